@@ -1,0 +1,119 @@
+"""The two forms of a sample: a `Conversation` as it was written, an `EncodedSample` as it will be packed.
+
+Neither holds pixels. A picture travels as its compressed bytes (`Picture`) until its pack has been chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+IMAGE_MARK = "<image>"  # the word that stands for a picture in the text of a LLaVA-style record
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """One picture, still compressed.
+
+    `name` is the file or tar member it came from (for messages), `data` its bytes as stored.
+    """
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSlot:
+    """The place of picture number `index` (counted from 0 within the conversation) inside a turn."""
+
+    index: int
+
+
+Part = str | PictureSlot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """What one speaker says: text and pictures in order. Text is literal: no mark in it means anything."""
+
+    role: Role
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """The turn with `<image>` where a picture stands."""
+        return "".join(p if isinstance(p, str) else IMAGE_MARK for p in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """A sample as its source wrote it, checked: roles known, one slot per picture, at least one answer."""
+
+    key: str  # unique within its dataset
+    turns: tuple[Turn, ...]
+    pictures: tuple[Picture, ...] = ()
+    source: str = ""  # the dataset it came from; counters are kept per source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TileGrid:
+    """How one picture is cut: `columns` x `rows` tiles, plus one overview tile if `thumbnail`."""
+
+    columns: int
+    rows: int
+    thumbnail: bool = False
+
+    @property
+    def num_tiles(self) -> int:
+        return self.columns * self.rows + int(self.thumbnail)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedPicture:
+    """A picture whose cost is known from its header alone."""
+
+    picture: Picture
+    width_px: int  # upright
+    height_px: int
+    grid: TileGrid
+    num_tokens: int  # embeddings it takes in the sequence = num_tiles x embeddings per tile
+
+    @property
+    def num_tiles(self) -> int:
+        return self.grid.num_tiles
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EncodedSample:
+    """A sample ready to be planned: token ids with one placeholder per picture, and its exact length.
+
+    `num_tokens` is the number of positions it takes once every placeholder is expanded to its picture's
+    embeddings; `trained_n[i]` says whether token i is one the model must learn to produce.
+    """
+
+    key: str
+    source: str
+    token_ids_n: NDArray[np.int64]  # (n,) one placeholder per picture
+    trained_n: NDArray[np.bool_]  # (n,)
+    pictures: tuple[PlannedPicture, ...]
+    num_tokens: int
+
+    @property
+    def num_tiles(self) -> int:
+        return sum(p.num_tiles for p in self.pictures)
+
+    @property
+    def num_trained(self) -> int:
+        """Targets: trained tokens that have a token before them to be predicted from."""
+        return int(np.count_nonzero(self.trained_n[1:]))
