@@ -11,7 +11,11 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from mmpack.errors import SampleError
+
 IMAGE_MARK = "<image>"  # the word that stands for a picture in the text of a LLaVA-style record
+IMAGE_TOKEN_INDEX = -200  # token id of a picture's placeholder (LLaVA's and NeMo's; no tokenizer uses negative ids)
+IGNORE_INDEX = -100  # label of a position that teaches nothing (what torch's cross entropy ignores by default)
 
 
 class Role(StrEnum):
@@ -117,3 +121,16 @@ class EncodedSample:
     def num_trained(self) -> int:
         """Targets: trained tokens that have a token before them to be predicted from."""
         return int(np.count_nonzero(self.trained_n[1:]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LostSample:
+    """A sample that was planned and can no longer be read: it keeps its place as padding of `num_tokens`."""
+
+    key: str
+    source: str
+    num_tokens: int
+    error: SampleError
+
+
+PlannedSample = EncodedSample | LostSample

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX
+
 if TYPE_CHECKING:
     from mmpack.batch.megatron import MegatronBatch
-
-IGNORE_INDEX = -100  # label of a position that teaches nothing (the convention of torch's cross entropy)
-IMAGE_TOKEN_INDEX = -200  # token id of a picture's placeholder (LLaVA's and NeMo's convention)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,175 @@
+"""One logical stream of a dataset: megatron-energon's own savable dataset, read without decoding anything.
+
+The data is cut into `num_streams` logical streams. Stream l is what energon calls rank l of a world of that size
+without workers, so its order depends on the seed and on l alone, never on how many processes read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megatron.energon import (
+    Cooker,
+    DefaultTaskEncoder,
+    NoCachePool,
+    Sample,
+    WorkerConfig,
+    basic_sample_keys,
+    edataclass,
+    get_train_dataset,
+    get_val_dataset,
+    stateless,
+)
+from megatron.energon.savable_loader import SimpleSavableDatasetWrapper
+
+from mmpack.energon.plain_state import from_plain, to_plain
+from mmpack.errors import ConfigError, StateError
+
+META_FOLDER = ".nv-meta"
+RestoreKey = tuple[Any, ...]  # nested tuples of strings and integers, made and understood by energon
+FaultHandler = Callable[[Exception, str], None]  # the error, and the name of what could not be read
+
+
+@edataclass
+class RawParts(Sample):
+    """A crude sample: its tar members by extension, as bytes."""
+
+    parts: dict[str, Any]
+
+
+@stateless
+def _keep_parts(sample: dict[str, Any]) -> RawParts:
+    parts = {name: value for name, value in sample.items() if not name.startswith("__")}
+    return RawParts(**basic_sample_keys(sample), parts=parts)
+
+
+class _Undecoded(DefaultTaskEncoder):  # type: ignore[misc]
+    """Hands samples on with their parts as bytes: pictures are decoded after their pack has been chosen."""
+
+    cookers = [Cooker(_keep_parts)]  # noqa: RUF012  (energon declares it so)
+    decoder = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceConfig:
+    """Which data a stream reads, and in what order.
+
+    Args:
+        path: folder of an Energon dataset, or a metadataset's YAML file.
+        split: the split to read.
+        training: shuffled reading (`repeat` decides whether it ends) or the split once, in order.
+        repeat: read on for ever; energon demands it for weighted blends.
+        seed: changes the order.
+        shuffle_buffer_size: samples that a stream shuffles among; None for no buffer.
+        max_samples_per_sequence: most samples read in a row from one place of a shard.
+    """
+
+    path: Path | str
+    split: str = "train"
+    training: bool = True
+    repeat: bool = True
+    seed: int = 0
+    shuffle_buffer_size: int | None = 100
+    max_samples_per_sequence: int | None = 100
+
+    def __post_init__(self) -> None:
+        path = str(self.path)
+        if "://" in path:
+            return
+        if not Path(path).exists():
+            raise ConfigError(f"path={path!r} does not exist; convert data first with `mmpack convert`")
+        if Path(path).is_dir() and not (Path(path) / META_FOLDER).is_dir():
+            raise ConfigError(f"path={path!r} has no {META_FOLDER} folder, so it is not an Energon dataset; "
+                              "make one with `mmpack convert`")  # fmt: skip
+
+
+class Source:
+    """Samples of one logical stream, with a state that can be saved after each of them.
+
+    Args:
+        config: what to read.
+        stream, num_streams: which logical stream of how many.
+        on_fault: told of every sample that energon itself could not read.
+    """
+
+    def __init__(self, config: SourceConfig, *, stream: int, num_streams: int, on_fault: FaultHandler) -> None:
+        self.config = config
+
+        def handle(error: Exception, sample: Any, sources: Any) -> None:
+            on_fault(error, _name_of(error, sample, sources))
+
+        worker = WorkerConfig(
+            rank=stream,
+            world_size=num_streams,
+            num_workers=0,
+            seed_offset=config.seed,
+            global_error_handler=handle,
+        )
+        try:
+            dataset = self._open(worker)
+        except Exception as error:
+            raise ConfigError(f"cannot open split {config.split!r} of {str(config.path)!r}: {_one_line(error)}") from error
+        self.num_samples = len(dataset)  # of this stream
+        self._dataset = SimpleSavableDatasetWrapper(dataset, worker, NoCachePool())
+
+    def _open(self, worker: WorkerConfig) -> Any:
+        config = self.config
+        if config.training:
+            return get_train_dataset(
+                config.path,
+                split_part=config.split,
+                worker_config=worker,
+                batch_size=None,
+                shuffle_buffer_size=config.shuffle_buffer_size,
+                max_samples_per_sequence=config.max_samples_per_sequence,
+                task_encoder=_Undecoded(),
+                repeat=config.repeat,
+            )
+        return get_val_dataset(
+            config.path, split_part=config.split, worker_config=worker, batch_size=None, task_encoder=_Undecoded()
+        )
+
+    def __iter__(self) -> Iterator[tuple[Any, RestoreKey]]:
+        """Samples and their restore keys, from where the state stands; ends where the epoch ends."""
+        if self.num_samples == 0:
+            return
+        for _, _, sample in self._dataset:
+            yield sample, sample.__restore_key__
+
+    def read(self, key: RestoreKey) -> Any:
+        """The sample that once came with `key`, read again."""
+        return self._dataset.restore_sample(key)
+
+    def state(self) -> dict[str, Any]:
+        """Where the stream stands, as plain dicts, lists, numbers and bytes."""
+        state: dict[str, Any] = to_plain(self._dataset.save_state())
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`. Raises StateError if it was made by another kind of dataset."""
+        try:
+            self._dataset.restore_state(from_plain(state))
+        except (AssertionError, KeyError, IndexError, TypeError) as error:
+            raise StateError(
+                f"the saved position does not fit {str(self.config.path)!r} (split {self.config.split!r}): "
+                f"{_one_line(error)}; resume with the dataset and settings that the state was made with"
+            ) from error
+
+
+def _name_of(error: Exception, sample: Any, sources: Any) -> str:
+    """The best name there is for what could not be read: energon keeps it in one of several places."""
+    for holder in (sample, error):
+        for attribute in ("__key__", "key"):
+            if isinstance(name := getattr(holder, attribute, None), str):
+                return name
+    if isinstance(sample, dict) and isinstance(name := sample.get("__key__"), str):
+        return name
+    return str(sources[0]) if sources else "?"
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,111 @@
+"""THD arithmetic: where each sequence of a pack starts, where it is padded to, and what the positions are.
+
+Plain integers and NumPy; no torch. Two kinds of padding exist and are never mixed up:
+
+* *inside a segment*, so that its length is a multiple of what context parallelism needs (2 x CP);
+* *a tail segment of its own*, so that the row is a multiple of something or has one fixed length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmpack.errors import ConfigError
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `n`.
+
+    >>> [round_up(n, 8) for n in (0, 1, 8, 9)]
+    [0, 8, 8, 16]
+    """
+    return -(-n // multiple) * multiple
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """The rules for laying samples into a row.
+
+    Args:
+        sequence_multiple: every sample's room is a multiple of this (2 x context-parallel size; 1 without).
+        total_multiple: the row's length is a multiple of this (sequence parallelism, FP8); the rest is a tail.
+        fixed_total: the row always has this length (pipeline parallelism, static shapes); the rest is a tail.
+    """
+
+    sequence_multiple: int = 1
+    total_multiple: int = 1
+    fixed_total: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("sequence_multiple", "total_multiple"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name}={value}; it must be at least 1")
+        if self.fixed_total is not None:
+            if self.fixed_total < 1:
+                raise ConfigError(f"fixed_total={self.fixed_total}; it must be at least 1, or None")
+            if self.fixed_total % self.total_multiple:
+                raise ConfigError(f"fixed_total={self.fixed_total} is not a multiple of {self.total_multiple}")
+
+    def room(self, num_tokens: int) -> int:
+        """Positions that a sample of `num_tokens` takes in a row: the length that planning counts with."""
+        return round_up(num_tokens, self.sequence_multiple)
+
+    def capacity(self, packed_sequence_size: int) -> int:
+        """Positions that samples may fill in a row of `packed_sequence_size`: whole segments only.
+
+        >>> Layout(sequence_multiple=4).capacity(1023)
+        1020
+        """
+        return packed_sequence_size // self.sequence_multiple * self.sequence_multiple
+
+    def offsets(self, num_tokens: Sequence[int], rooms: Sequence[int]) -> Offsets:
+        """The row for segments that hold `num_tokens` real tokens in `rooms` positions each.
+
+        >>> o = Layout(sequence_multiple=4, fixed_total=32).offsets([5, 8, 1, 3], [8, 8, 4, 4])
+        >>> o.cu_seqlens, o.cu_seqlens_padded, o.max_seqlen
+        ((0, 5, 13, 14, 17, 17), (0, 8, 16, 20, 24, 32), 8)
+        """
+        used, room = list(num_tokens), list(rooms)
+        filled = sum(room)
+        total = self.fixed_total if self.fixed_total is not None else round_up(filled, self.total_multiple)
+        if filled > total:
+            raise ConfigError(f"segments of {filled} positions do not fit a row of fixed_total={total}")
+        if total > filled:
+            used.append(0)
+            room.append(total - filled)
+        return Offsets(
+            cu_seqlens=tuple(accumulate(used, initial=0)),
+            cu_seqlens_padded=tuple(accumulate(room, initial=0)),
+            max_seqlen=max(room, default=0),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offsets:
+    """Where the segments of a row lie: S + 1 offsets each, as flash attention and Megatron take them."""
+
+    cu_seqlens: tuple[int, ...]  # of the real tokens, if they stood without padding
+    cu_seqlens_padded: tuple[int, ...]  # in the row
+    max_seqlen: int  # longest segment, padding included
+
+    @property
+    def total(self) -> int:
+        """Positions in the row."""
+        return self.cu_seqlens_padded[-1]
+
+    def position_ids(self) -> NDArray[np.int64]:
+        """(T,) counting from 0 in every segment."""
+        starts = np.array(self.cu_seqlens_padded[:-1], dtype=np.int64)
+        rooms = np.diff(np.array(self.cu_seqlens_padded, dtype=np.int64))
+        return np.arange(self.total, dtype=np.int64) - np.repeat(starts, rooms)
+
+    def padding_mask(self) -> NDArray[np.bool_]:
+        """(T,) True where no real token stands."""
+        used = np.diff(np.array(self.cu_seqlens, dtype=np.int64))
+        rooms = np.diff(np.array(self.cu_seqlens_padded, dtype=np.int64))
+        return self.position_ids() >= np.repeat(used, rooms)
