@@ -1,8 +1,9 @@
-"""What can go wrong, in three kinds, and the closed list of reasons for which a sample is left out.
+"""What can go wrong, in a few kinds, and the closed list of reasons for which a sample is left out.
 
 * `ConfigError`  the request is wrong: raised when an object is built, before any data is read.
 * `SampleError`  one sample is wrong: counted under its `Reason`, never stops a run by itself.
 * `StateError`   a checkpoint does not fit the run that wants to resume from it.
+* `WorkerError`  a worker process died or met an error of its own.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class ConfigError(MmpackError, ValueError):
 
 class StateError(MmpackError):
     """A saved state that does not fit this run. The text names each difference."""
+
+
+class WorkerError(MmpackError):
+    """A worker process died, or raised something that is a defect rather than bad data."""
 
 
 class SampleError(MmpackError):

@@ -1,0 +1,175 @@
+"""`EnergonMultiModalDataModule`: exactly filled packs from an Energon dataset, under NeMo's names and arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmpack.datamodules.factory import EnergonStreamFactory
+from mmpack.datamodules.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
+from mmpack.energon.reader import SourceConfig
+from mmpack.energon.stream import StreamConfig
+from mmpack.errors import ConfigError
+from mmpack.loader import PackLoader
+
+
+class EnergonMultiModalDataModule:
+    """Train and validation loaders of packed image-text samples.
+
+    Args:
+        path: folder of an Energon dataset (made by `mmpack convert`), or a metadataset's YAML file.
+        tokenizer, image_processor, multimodal_sample_config: as in `MultiModalTaskEncoder`; not needed if a
+            `task_encoder` is given.
+        seq_length: most tokens of one sample.
+        micro_batch_size: packs per step and rank; 1, since a pack already holds many samples.
+        global_batch_size: packs per optimizer step over all ranks.
+        num_workers: processes that read, encode and decode; 0 reads in the training process.
+        num_val_workers: the same for validation; None for `num_workers`.
+        task_encoder: how samples are encoded and how long a pack is; None builds one from the arguments.
+        validation_task_encoder: the same for validation; None for `task_encoder`.
+        packing_buffer_size: most samples that one logical stream holds to choose from.
+        packed_sequence, packed_sequence_size, num_image_embeddings_per_tile: as in `MultiModalTaskEncoder`,
+            for when no `task_encoder` is given.
+        shuffle_buffer_size, max_samples_per_sequence: how energon shuffles; see `SourceConfig`.
+        seed: of the order.
+        repeat: read the training data for ever; False makes every iteration one epoch.
+        num_streams: logical streams; None chooses by the size of the data. Fixed for the life of a run.
+        align_window: plans held back so that all ranks get packs of equal cost; None is 1 on one rank, else 32.
+        data_parallel_rank, data_parallel_size: None asks torch.distributed, and without it is 0 of 1.
+        prefetch: packs that each worker prepares ahead.
+
+    Raises:
+        ConfigError: settings that cannot work together, with the remedy.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        tokenizer: Any = None,
+        image_processor: Any = None,
+        seq_length: int = 2048,
+        micro_batch_size: int = 1,
+        global_batch_size: int = 1,
+        num_workers: int = 1,
+        num_val_workers: int | None = None,
+        multimodal_sample_config: MultiModalSampleConfig | None = None,
+        task_encoder: MultiModalTaskEncoder | None = None,
+        packing_buffer_size: int | None = None,
+        validation_task_encoder: MultiModalTaskEncoder | None = None,
+        packed_sequence: bool = True,
+        packed_sequence_size: int | None = None,
+        num_image_embeddings_per_tile: int = 576,
+        *,
+        shuffle_buffer_size: int | None = 100,
+        max_samples_per_sequence: int | None = 100,
+        seed: int = 0,
+        repeat: bool = True,
+        num_streams: int | None = None,
+        align_window: int | None = None,
+        data_parallel_rank: int | None = None,
+        data_parallel_size: int | None = None,
+        prefetch: int = 2,
+    ) -> None:
+        if task_encoder is None:
+            task_encoder = MultiModalTaskEncoder(
+                tokenizer=tokenizer,
+                image_processor=image_processor,
+                multimodal_sample_config=multimodal_sample_config or MultiModalSampleConfig(),
+                packed_sequence=packed_sequence,
+                packed_sequence_size=packed_sequence_size,
+                num_image_embeddings_per_tile=num_image_embeddings_per_tile,
+            )
+        if packing_buffer_size is None or packing_buffer_size < 1:
+            raise ConfigError(
+                f"packing_buffer_size={packing_buffer_size}; give the number of samples to choose a pack from, e.g. 200"
+            )
+        if micro_batch_size != 1:
+            size = task_encoder.packed_sequence_size or 0
+            raise ConfigError(
+                f"micro_batch_size={micro_batch_size} with packing_buffer_size={packing_buffer_size}: a pack is one "
+                f"row already; set micro_batch_size=1 and, for the same memory, packed_sequence_size="
+                f"{size * micro_batch_size}"
+            )
+        self.rank, self.world_size = _data_parallel(data_parallel_rank, data_parallel_size)
+        if global_batch_size < 1 or global_batch_size % self.world_size:
+            raise ConfigError(
+                f"global_batch_size={global_batch_size} is not a multiple of the {self.world_size} data-parallel ranks"
+            )
+        self.path = path
+        self.seq_length, self.global_batch_size = seq_length, global_batch_size
+        self.gradient_accumulation_steps = global_batch_size // self.world_size
+        self.num_workers = num_workers
+        self.num_val_workers = num_workers if num_val_workers is None else num_val_workers
+        self.task_encoder = task_encoder
+        self.validation_task_encoder = validation_task_encoder or task_encoder
+        self.packing_buffer_size = packing_buffer_size
+        self.align_window = align_window if align_window is not None else (1 if self.world_size == 1 else 32)
+        self.seed, self.repeat, self.num_streams, self.prefetch = seed, repeat, num_streams, prefetch
+        self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
+        self._train = self._loader(task_encoder, split="train", training=True)
+        self.num_streams = self._train.num_streams
+
+    def _loader(self, task_encoder: MultiModalTaskEncoder, *, split: str, training: bool) -> PackLoader:
+        source = SourceConfig(
+            path=self.path,
+            split=split,
+            training=training,
+            repeat=self.repeat and training,
+            seed=self.seed,
+            shuffle_buffer_size=self._shuffle[0] if training else None,
+            max_samples_per_sequence=self._shuffle[1] if training else None,
+        )
+        assert task_encoder.packed_sequence_size is not None
+        stream = StreamConfig(
+            capacity=task_encoder.layout.capacity(task_encoder.packed_sequence_size),
+            packing_buffer_size=self.packing_buffer_size,
+            align_window=self.align_window if training else 1,
+            seed=self.seed,
+        )
+        factory = EnergonStreamFactory.build(
+            source=source,
+            stream=stream,
+            encoder=task_encoder.build_encoder(self.seq_length),
+            collator=task_encoder.build_collator(),
+            num_streams=self.num_streams if training else None,
+        )
+        workers = self.num_workers if training else min(self.num_val_workers, factory.num_streams // self.world_size)
+        return PackLoader(
+            factory,
+            rank=self.rank,
+            world_size=self.world_size,
+            num_workers=workers,
+            prefetch=self.prefetch,
+            restart=not training,
+        )
+
+    def train_dataloader(self) -> PackLoader:
+        """Packs of the split ``train``."""
+        return self._train
+
+    def val_dataloader(self) -> PackLoader:
+        """Packs of the split ``val``: every sample once, the same every time."""
+        return self._loader(self.validation_task_encoder, split="val", training=False)
+
+    def test_dataloader(self) -> PackLoader:
+        """Packs of the split ``test``: every sample once, the same every time."""
+        return self._loader(self.validation_task_encoder, split="test", training=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training stands in the data: plain values, to be saved with the model."""
+        return self._train.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on behind the pack that `state` was saved after. Raises StateError if it does not fit."""
+        self._train.load_state_dict(state)
+
+
+def _data_parallel(rank: int | None, size: int | None) -> tuple[int, int]:
+    """The place among the data-parallel ranks: as given, or torch.distributed's, or alone."""
+    if rank is not None or size is not None:
+        return rank or 0, size or 1
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1

@@ -1,0 +1,114 @@
+"""Opens the logical streams of an Energon dataset, and fingerprints everything that shapes them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import mmpack.energon.stream as streams
+from mmpack.collate import Collator
+from mmpack.encode import SampleEncoder
+from mmpack.energon.reader import META_FOLDER, Source, SourceConfig
+
+DEFAULT_NUM_STREAMS = 12  # divides among 1, 2, 3, 4, 6 and 12 ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergonStreamFactory:
+    """A `mmpack.loader.StreamFactory` over one split of an Energon dataset."""
+
+    source: SourceConfig
+    stream: streams.StreamConfig
+    encoder: SampleEncoder
+    collator: Collator
+    num_streams: int
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    max_batch_bytes: int
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        source: SourceConfig,
+        stream: streams.StreamConfig,
+        encoder: SampleEncoder,
+        collator: Collator,
+        num_streams: int | None,
+    ) -> EnergonStreamFactory:
+        """Opens the dataset once to see that it can be read. Raises ConfigError if not."""
+        if num_streams is None:
+            whole = Source(source, stream=0, num_streams=1, on_fault=lambda error, name: None)
+            num_streams = default_num_streams(whole.num_samples)
+        else:
+            Source(source, stream=0, num_streams=num_streams, on_fault=lambda error, name: None)
+        return cls(
+            source=source,
+            stream=stream,
+            encoder=encoder,
+            collator=collator,
+            num_streams=num_streams,
+            settings=_settings(source, stream, encoder, collator),
+            versions={name: metadata.version(name) for name in ("mmpack", "megatron-energon")},
+            max_batch_bytes=_max_batch_bytes(stream.capacity, collator),
+        )
+
+    def __call__(self, stream: int) -> streams.PackStream:
+        return streams.PackStream(
+            self.stream, self.source, self.encoder, self.collator, stream=stream, num_streams=self.num_streams
+        )
+
+
+def default_num_streams(num_samples: int) -> int:
+    """L for a split of `num_samples`: 12, or the largest divisor of 12 that leaves no stream empty.
+
+    It depends on the data alone, so that every number of ranks and workers sees the same streams.
+
+    >>> [default_num_streams(n) for n in (1, 5, 11, 12, 10**6)]
+    [1, 4, 6, 12, 12]
+    """
+    return max(n for n in (1, 2, 3, 4, 6, 12) if n <= max(num_samples, 1))
+
+
+def _max_batch_bytes(capacity: int, collator: Collator) -> int:
+    """Most bytes that the tensors of a pack take: 29 a position, and tiles for as many as can fit."""
+    spec = collator.tiling.spec
+    row = max(capacity, collator.layout.fixed_total or 0) + collator.layout.total_multiple
+    max_tiles = capacity // spec.embeddings_per_tile
+    offsets = 2 * 4 * (capacity + 2) + 2 * 4 * capacity
+    return row * 29 + offsets + max_tiles * 3 * spec.tile_size_px**2 + 64 * 16
+
+
+def _settings(
+    source: SourceConfig, stream: streams.StreamConfig, encoder: SampleEncoder, collator: Collator
+) -> dict[str, Any]:
+    """All that shapes the packs, as plain values; big things by their hash."""
+    described: dict[str, Any] = {f"stream.{name}": value for name, value in asdict(stream).items()}
+    described |= {f"data.{name}": value for name, value in asdict(source).items() if name != "path"}
+    described["data.index"] = dataset_id(source.path)
+    described["tokenizer"] = _digest(encoder.tokenizer.backend_tokenizer.to_str().encode())
+    described["tokenizer.bos"] = list(encoder.bos_token_ids)
+    template = encoder.template
+    described["template"] = _digest(repr((type(template).__qualname__, sorted(vars(template).items()))).encode())
+    described["tiling"] = repr(collator.tiling)
+    described |= {f"limit.{name}": value for name, value in asdict(encoder.limit).items() if name != "setting"}
+    described |= {f"layout.{name}": value for name, value in asdict(collator.layout).items()}
+    described |= {"loss_weight": collator.loss_weight, "pad_token_id": collator.pad_token_id}
+    return described
+
+
+def dataset_id(path: Path | str) -> str:
+    """What tells one dataset from another: energon's index id, or the hash of a metadataset's YAML."""
+    local = Path(path)
+    for file in (local / META_FOLDER / "index.uuid", local):
+        if file.is_file():
+            return _digest(file.read_bytes())
+    return str(path)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,195 @@
+"""How image-text samples are encoded and packed, under NeMo's names: the pieces of a multimodal data module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmpack.collate import Collator
+from mmpack.encode import LengthLimit, SampleEncoder
+from mmpack.errors import ConfigError
+from mmpack.layout import Layout
+from mmpack.sample import IGNORE_INDEX, IMAGE_MARK, IMAGE_TOKEN_INDEX
+from mmpack.templates import TEMPLATES, Template
+from mmpack.tiling import TileSpec, TilingPolicy, make_tiling
+
+
+@dataclass(frozen=True, slots=True)
+class ImageToken:
+    """The mark of a picture in a record's text, and the token id of its placeholder in a batch."""
+
+    token_str: str = IMAGE_MARK
+    token_id: int = IMAGE_TOKEN_INDEX
+
+    def __post_init__(self) -> None:
+        if self.token_str != IMAGE_MARK or self.token_id != IMAGE_TOKEN_INDEX:
+            raise ConfigError(
+                f"image_token={self.token_str!r}, {self.token_id}: mmpack's datasets mark pictures with "
+                f"{IMAGE_MARK!r} and its batches with {IMAGE_TOKEN_INDEX}; leave both, and map the id with "
+                "batch.to_transformers(image_token_id=...)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LLaVATemplateConfig:
+    """The conversation template: LLaVA-1.5's (``v1``) unless `chat_template` names another.
+
+    Args:
+        system: prompt for conversations without a system turn; None for the template's own, ``""`` for none.
+        stop_string: the token that ends an answer; None for the template's own.
+        chat_template: a name of `mmpack.templates.TEMPLATES`.
+    """
+
+    system: str | None = None
+    stop_string: str | None = None
+    chat_template: str = "v1"
+
+    def build(self) -> Template:
+        """The template. Raises ConfigError if there is none of that name."""
+        return TEMPLATES.get(self.chat_template)(system=self.system, stop_string=self.stop_string)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiModalSampleConfig:
+    """What is the same for every sample: the image token, the ignored label, the template."""
+
+    image_token: ImageToken = field(default_factory=ImageToken)
+    ignore_place_holder: int = IGNORE_INDEX
+    conversation_template_config: LLaVATemplateConfig = field(default_factory=LLaVATemplateConfig)
+
+    def __post_init__(self) -> None:
+        if self.ignore_place_holder != IGNORE_INDEX:
+            raise ConfigError(f"ignore_place_holder={self.ignore_place_holder}; mmpack's batches use {IGNORE_INDEX}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiModalTaskEncoder:
+    """Encodes samples and says how long a pack is.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        image_processor: of transformers (size, mean, std and resampling are read from it), or a `TileSpec`.
+        multimodal_sample_config: image token and template.
+        packed_sequence: pack samples into rows of `packed_sequence_size`. Only True is supported.
+        packed_sequence_size: positions of a row.
+        num_image_embeddings_per_tile: what the vision tower gives for one tile.
+        tiling: a name of `mmpack.tiling.TILINGS`; `tiling_options` are that policy's own.
+        oversize: what becomes of a sample longer than a row: "raise" or "drop"; None means "raise", and that
+            `packed_sequence_size` must not be below the module's `seq_length`.
+        loss_weight: "token", "sample" or "sqrt".
+        layout: multiples and fixed length of a row.
+        vision_config: the vision tower's config (``image_size``, ``patch_size``), to check
+            `num_image_embeddings_per_tile` against; optional.
+        vision_feature_select_strategy: LLaVA's: "default" leaves the tower's class token out, "full" keeps it.
+
+    Raises:
+        ConfigError: pieces that are missing or do not go together.
+    """
+
+    tokenizer: Any
+    image_processor: Any
+    multimodal_sample_config: MultiModalSampleConfig = field(default_factory=MultiModalSampleConfig)
+    packed_sequence: bool = True
+    packed_sequence_size: int | None = None
+    num_image_embeddings_per_tile: int = 576
+    tiling: str = "single"
+    tiling_options: Mapping[str, Any] = field(default_factory=dict)
+    oversize: str | None = None
+    loss_weight: str = "token"
+    layout: Layout = field(default_factory=Layout)
+    vision_config: Any = None
+    vision_feature_select_strategy: str = "default"
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is None:
+            raise ConfigError("tokenizer is None; pass one, e.g. transformers.AutoTokenizer.from_pretrained(folder)")
+        if self.image_processor is None:
+            raise ConfigError(
+                "image_processor is None; pass one, e.g. transformers.CLIPImageProcessorPil(size=..., crop_size=...), "
+                "or an mmpack.tiling.TileSpec"
+            )
+        if not self.packed_sequence:
+            raise ConfigError("packed_sequence=False: this module packs; set packed_sequence=True")
+        if self.packed_sequence_size is None or self.packed_sequence_size < 1:
+            raise ConfigError(
+                f"packed_sequence_size={self.packed_sequence_size}: the length of a pack is not set; "
+                "give it in tokens, e.g. packed_sequence_size=8192"
+            )
+        if self.num_image_embeddings_per_tile < 1:
+            raise ConfigError(f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}; at least 1")
+        self._check_vision_tower()
+        self.build_tiling()
+        self.multimodal_sample_config.conversation_template_config.build()
+
+    def _check_vision_tower(self) -> None:
+        config = self.vision_config
+        if config is None:
+            return
+        side = config.image_size // config.patch_size
+        expected = side * side + (1 if self.vision_feature_select_strategy == "full" and _has_class_token(config) else 0)
+        if expected != self.num_image_embeddings_per_tile:
+            raise ConfigError(
+                f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}, but the vision tower gives "
+                f"{expected} (image_size {config.image_size} / patch_size {config.patch_size}, squared); "
+                f"set num_image_embeddings_per_tile={expected}"
+            )
+        size = self.build_tiling().spec.tile_size_px
+        if size != config.image_size:
+            raise ConfigError(
+                f"the image processor makes tiles of {size} px, the vision tower wants {config.image_size}; "
+                "use the tower's own image processor"
+            )
+
+    def build_tiling(self) -> TilingPolicy:
+        """The tiling policy, with the image processor's numbers."""
+        spec = self.image_processor
+        if not isinstance(spec, TileSpec):
+            spec = TileSpec.from_processor(spec, embeddings_per_tile=self.num_image_embeddings_per_tile)
+        elif spec.embeddings_per_tile != self.num_image_embeddings_per_tile:
+            raise ConfigError(
+                f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}, but the TileSpec says "
+                f"{spec.embeddings_per_tile}; make them equal"
+            )
+        return make_tiling(self.tiling, spec, **self.tiling_options)
+
+    def build_encoder(self, seq_length: int) -> SampleEncoder:
+        """The encoder for samples of at most `seq_length` tokens, or one pack if that is less.
+
+        Raises:
+            ConfigError: a pack is shorter than `seq_length` and no oversize policy is set.
+        """
+        assert self.packed_sequence_size is not None
+        capacity = self.layout.capacity(self.packed_sequence_size)
+        if capacity < seq_length and self.oversize is None:
+            raise ConfigError(
+                f"packed_sequence_size={self.packed_sequence_size} holds {capacity} tokens, below "
+                f"seq_length={seq_length}: samples between the two would fit no pack; raise packed_sequence_size to "
+                "at least seq_length, or say what becomes of them with oversize='drop' or oversize='raise'"
+            )
+        by_pack = capacity < seq_length
+        return SampleEncoder(
+            tokenizer=self.tokenizer,
+            template=self.multimodal_sample_config.conversation_template_config.build(),
+            tiling=self.build_tiling(),
+            limit=LengthLimit(
+                seq_length=min(seq_length, capacity),
+                oversize=self.oversize or "raise",
+                setting="packed_sequence_size" if by_pack else "seq_length",
+            ),
+        )
+
+    def build_collator(self) -> Collator:
+        """The collator that goes with `build_encoder`."""
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        return Collator(
+            tiling=self.build_tiling(),
+            layout=self.layout,
+            pad_token_id=0 if pad is None else int(pad),
+            loss_weight=self.loss_weight,
+        )
+
+
+def _has_class_token(vision_config: Any) -> bool:
+    """CLIP's tower puts a class token before the patches; SigLIP's has none."""
+    return "siglip" not in str(getattr(vision_config, "model_type", "")).lower()

@@ -1,0 +1,28 @@
+"""What the loader needs to know of the streams that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from mmpack.batch import PackedBatch
+
+
+class Stream(Protocol):
+    """One logical stream of packs; see `mmpack.energon.stream.PackStream`."""
+
+    def begin(self, epoch: int) -> None: ...
+    def __iter__(self) -> Iterator[PackedBatch]: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class StreamFactory(Protocol):
+    """Opens streams; called in the process that will read them."""
+
+    num_streams: int
+    settings: Mapping[str, Any]  # everything that shapes the packs; compared at resume
+    versions: Mapping[str, str]
+    max_batch_bytes: int  # what the tensors of one pack can take, for the transfer
+
+    def __call__(self, stream: int) -> Stream: ...

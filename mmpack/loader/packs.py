@@ -1,0 +1,138 @@
+"""The loader: packs of all logical streams in one fixed global order, read by any number of ranks and workers.
+
+Global pack p comes from stream p mod L. Rank r of W takes pack ``base + t * W + r`` at its step t, where `base` is
+how many packs the job had handed out when it was (re)started. A worker process reads the streams that fall to it in
+turn. So the sequence of packs depends on the data and the seed, and on nothing else.
+
+A state is the states of the packs consumed last, one per stream: nothing is asked of the workers, and nothing is
+lost with a worker that dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mmpack import state as states
+from mmpack.batch import PackedBatch
+from mmpack.errors import ConfigError
+from mmpack.loader.contract import StreamFactory
+from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
+
+
+class PackLoader:
+    """Iterates over the packs of one rank.
+
+    ``iter()`` goes on where the last iteration stopped, to the end of the epoch; the next ``iter()`` after the end
+    gives the next epoch. With ``restart=True`` (validation) every ``iter()`` gives the whole split from its beginning.
+
+    Args:
+        factory: opens the logical streams.
+        rank, world_size: data-parallel place of this process; `world_size` must divide the number of streams.
+        num_workers: processes that read, encode and decode; 0 reads in this process.
+        prefetch: packs that each worker prepares ahead.
+        restart: begin anew at every ``iter()``.
+
+    Raises:
+        ConfigError: sizes that do not go together; the text names those that do.
+    """
+
+    def __init__(
+        self,
+        factory: StreamFactory,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        restart: bool = False,
+    ) -> None:
+        self.factory = factory
+        self.num_streams = factory.num_streams
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank={rank} is not in 0..{world_size - 1} (world_size={world_size})")
+        if self.num_streams % world_size:
+            fitting = [n for n in range(1, self.num_streams + 1) if self.num_streams % n == 0]
+            raise ConfigError(
+                f"world_size={world_size} does not divide num_streams={self.num_streams}; data-parallel sizes that "
+                f"work: {', '.join(map(str, fitting))}"
+            )
+        if not 0 <= num_workers <= self.num_streams // world_size:
+            raise ConfigError(
+                f"num_workers={num_workers}; this rank reads {self.num_streams // world_size} of "
+                f"{self.num_streams} streams, so 0..{self.num_streams // world_size} workers can be used"
+            )
+        if prefetch < 1:
+            raise ConfigError(f"prefetch={prefetch}; it must be at least 1")
+        self.rank, self.world_size, self.num_workers = rank, world_size, num_workers
+        self.prefetch, self.restart = prefetch, restart
+        self._reset()
+
+    def _reset(self) -> None:
+        self.epoch = 0
+        self._base = 0  # packs that all ranks together had handed out when this rank began to count its steps
+        self._steps = 0
+        self._streams: dict[int, dict[str, Any] | None] = dict.fromkeys(self._own_streams())
+
+    def _own_streams(self) -> list[int]:
+        """The streams of this rank in the order of its steps."""
+        turns = range(self.num_streams // self.world_size)
+        return [(self._base + t * self.world_size + self.rank) % self.num_streams for t in turns]
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        if self.restart:
+            self._reset()
+        feed = self._open_feed()
+        try:
+            yield from self._consume(feed)
+        finally:
+            feed.close()
+
+    def _open_feed(self) -> Feed:
+        turn = self._steps % (self.num_streams // self.world_size)
+        own = self._own_streams()
+        order = own[turn:] + own[:turn]
+        plan = [(stream, self._streams[stream]) for stream in order]
+        if self.num_workers == 0:
+            return InProcessFeed(self.factory, plan, self.epoch)
+        return WorkerFeed(self.factory, plan, self.epoch, num_workers=self.num_workers, prefetch=self.prefetch)
+
+    def _consume(self, feed: Feed) -> Iterator[PackedBatch]:
+        own = self._own_streams()
+        ended: set[int] = set()
+        while len(ended) < len(own):
+            stream = own[self._steps % len(own)]
+            if stream not in ended:
+                item = feed.get(stream)
+                if not isinstance(item, EndOfStream):
+                    self._streams[stream] = item.stream_state
+                    self._steps += 1
+                    yield item
+                    continue
+                self._streams[stream] = item.state
+                ended.add(stream)
+            self._steps += 1  # an ended stream's turns pass without a pack
+        self.epoch, self._base, self._steps = self.epoch + 1, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state behind the pack that was taken last: plain data, to be saved anywhere."""
+        return states.envelope(
+            settings=self.factory.settings,
+            versions=self.factory.versions,
+            num_streams=self.num_streams,
+            epoch=self.epoch,
+            next_pack=self._base + self._steps * self.world_size,
+            streams=self._streams,
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on behind the pack that `state` was saved after; takes effect at the next ``iter()``.
+
+        Raises:
+            StateError: the state does not fit; each difference is named.
+        """
+        states.check(state, settings=self.factory.settings, versions=self.factory.versions)
+        self.epoch, self._base, self._steps = state["epoch"], state["next_pack"], 0
+        own = self._own_streams()
+        states.require_streams(state["streams"], own)
+        self._streams = {stream: state["streams"][str(stream)] for stream in own}

@@ -1,0 +1,214 @@
+"""Where packs are made: in this process, or in worker processes that each read some of the streams in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import torch
+
+from mmpack.batch import PackedBatch
+from mmpack.errors import ConfigError, MmpackError, WorkerError
+from mmpack.loader.contract import Stream, StreamFactory
+from mmpack.loader.slots import Header, SlotMemory
+
+StreamPlan = Sequence[tuple[int, dict[str, Any] | None]]  # streams in the order of their turns, with their states
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStream:
+    """Stream `stream` has no more packs in this epoch; `state` is how it ended."""
+
+    stream: int
+    state: dict[str, Any]
+
+
+class Feed(Protocol):
+    """Hands out the next pack of a stream. Streams must be asked in the order of their turns."""
+
+    def get(self, stream: int) -> PackedBatch | EndOfStream: ...
+    def close(self) -> None: ...
+
+
+def _open(factory: StreamFactory, stream: int, state: dict[str, Any] | None, epoch: int) -> Stream:
+    opened = factory(stream)
+    if state is not None:
+        opened.restore(state)
+    opened.begin(epoch)
+    return opened
+
+
+class InProcessFeed:
+    """Makes packs in the calling process when they are asked for. Streams are opened at their first turn."""
+
+    def __init__(self, factory: StreamFactory, plan: StreamPlan, epoch: int) -> None:
+        self._factory, self._epoch = factory, epoch
+        self._states = dict(plan)
+        self._open: dict[int, tuple[Stream, Iterator[PackedBatch]]] = {}
+
+    def get(self, stream: int) -> PackedBatch | EndOfStream:
+        if stream not in self._open:
+            opened = _open(self._factory, stream, self._states[stream], self._epoch)
+            self._open[stream] = (opened, iter(opened))
+        reader, packs = self._open[stream]
+        batch = next(packs, None)
+        return EndOfStream(stream, reader.state()) if batch is None else batch
+
+    def close(self) -> None:
+        self._open.clear()
+
+
+class WorkerFeed:
+    """Makes packs in `num_workers` forked processes, each `prefetch` packs ahead."""
+
+    def __init__(
+        self, factory: StreamFactory, plan: StreamPlan, epoch: int, *, num_workers: int, prefetch: int
+    ) -> None:
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise ConfigError("num_workers > 0 needs processes that can be forked (Linux or macOS); use num_workers=0")
+        self._workers = []
+        self._worker_of: dict[int, _Worker] = {}
+        shares = [plan[i::num_workers] for i in range(num_workers)]
+        for number, share in enumerate(shares):
+            worker = _Worker(number, factory, share, epoch, prefetch)
+            self._workers.append(worker)
+            self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
+        with _quiet_fork():
+            for worker in self._workers:
+                worker.start()
+
+    def get(self, stream: int) -> PackedBatch | EndOfStream:
+        item = self._worker_of[stream].receive()
+        given = item.stream if isinstance(item, EndOfStream) else item.stream_state["stream"]
+        assert given == stream, f"asked for stream {stream}, worker gave {given}"
+        return item
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+
+@contextlib.contextmanager
+def _quiet_fork() -> Iterator[None]:
+    """The children use no tokenizer threads, and say so before the tokenizer's own fork handler warns about them."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = before or "false"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
+            yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+
+
+class _Worker:
+    """The trainer's end of one worker process."""
+
+    def __init__(self, number: int, factory: StreamFactory, share: StreamPlan, epoch: int, prefetch: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self._slots = SlotMemory(prefetch, factory.max_batch_bytes)
+        self._conn, self._far_conn = context.Pipe(duplex=True)
+        self.process = context.Process(
+            target=_work,
+            args=(self._far_conn, self._slots, factory, share, epoch, os.getpid()),
+            name=f"mmpack-worker-{number}",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        self.process.start()
+        self._far_conn.close()
+
+    def receive(self) -> PackedBatch | EndOfStream:
+        """The next thing that the worker made. Raises what the worker raised, or WorkerError if it is gone."""
+        while not self._conn.poll(0.2):
+            if not self.process.is_alive() and not self._conn.poll(0):
+                raise WorkerError(self._how_it_died())
+        try:
+            message = self._conn.recv()
+        except EOFError:
+            self.process.join(5)
+            raise WorkerError(self._how_it_died()) from None
+        if isinstance(message, BaseException):
+            raise message
+        if isinstance(message, EndOfStream):
+            return message
+        assert isinstance(message, Header)
+        batch = self._slots.read(message)
+        if message.slot is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._conn.send(message.slot)
+        return batch
+
+    def _how_it_died(self) -> str:
+        code = self.process.exitcode
+        how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        hint = " (often the kernel's answer to a lack of memory)" if code == -signal.SIGKILL else ""
+        return (
+            f"{self.process.name} (pid {self.process.pid}) died: {how}{hint}; the packs taken so far are safe: "
+            "go on from state_dict()"
+        )
+
+    def stop(self) -> None:
+        self._conn.close()
+        if self.process.pid is None:
+            return
+        self.process.terminate()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _work(
+    conn: Connection, slots: SlotMemory, factory: StreamFactory, share: StreamPlan, epoch: int, parent: int
+) -> None:
+    """A worker process: gives every stream of its share its turn until all have ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    free = list(range(slots.num_slots))
+    try:
+        with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):
+            streams = {stream: _open(factory, stream, state, epoch) for stream, state in share}
+            packs = {stream: iter(opened) for stream, opened in streams.items()}
+            while packs:
+                for stream in list(packs):
+                    batch = next(packs[stream], None)
+                    if batch is None:
+                        del packs[stream]
+                        conn.send(EndOfStream(stream, streams[stream].state()))
+                        continue
+                    while conn.poll(0) or not free:
+                        free.append(conn.recv())
+                    slot = free.pop()
+                    header = slots.write(batch, slot)
+                    if header.slot is None:
+                        free.append(slot)
+                    conn.send(header)
+            while True:  # stay until the trainer closes: it may still be reading the last slots
+                conn.recv()
+    except MmpackError as error:
+        conn.send(error)
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        conn.send(WorkerError(f"{multiprocessing.current_process().name} failed:\n{text}"))
+
+
+def _leave_with_parent(parent: int) -> None:
+    """Ends this process when the trainer is gone, however it went; a blocked pipe cannot hold it."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
