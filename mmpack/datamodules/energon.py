@@ -34,7 +34,8 @@ class EnergonMultiModalDataModule:
         seed: of the order.
         repeat: read the training data for ever; False makes every iteration one epoch.
         num_streams: logical streams; None chooses by the size of the data. Fixed for the life of a run.
-        align_window: plans held back so that all ranks get packs of equal cost; None is 1 on one rank, else 32.
+        align_window: plans that a stream holds back so that at each step all ranks get packs of about equal cost; 1
+            holds none. It changes the order of the packs, so it stays the same for the life of a run.
         data_parallel_rank, data_parallel_size: None asks torch.distributed, and without it is 0 of 1.
         prefetch: packs that each worker prepares ahead.
 
@@ -65,7 +66,7 @@ class EnergonMultiModalDataModule:
         seed: int = 0,
         repeat: bool = True,
         num_streams: int | None = None,
-        align_window: int | None = None,
+        align_window: int = 1,
         data_parallel_rank: int | None = None,
         data_parallel_size: int | None = None,
         prefetch: int = 2,
@@ -103,7 +104,7 @@ class EnergonMultiModalDataModule:
         self.task_encoder = task_encoder
         self.validation_task_encoder = validation_task_encoder or task_encoder
         self.packing_buffer_size = packing_buffer_size
-        self.align_window = align_window if align_window is not None else (1 if self.world_size == 1 else 32)
+        self.align_window = align_window
         self.seed, self.repeat, self.num_streams, self.prefetch = seed, repeat, num_streams, prefetch
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
         self._train = self._loader(task_encoder, split="train", training=True)

@@ -1,0 +1,39 @@
+# Everything a contributor runs. Needs Python 3.11 or newer, pip, git and make; the rest is installed into .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test test-slow check format clean
+
+demo: $(READY)  ## convert -> plan -> train -> report on the bundled real data
+	$(BIN)/mmpack demo
+
+test: $(READY)  ## the test suite
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -n 2 -m slow
+
+check: $(READY)  ## style, types, and which layer may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build
+
+# torch first and pinned: a range would pull whatever build is newest. The second step finds it installed.
+$(READY): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (once; one to three minutes) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
