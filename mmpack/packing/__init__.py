@@ -1,0 +1,94 @@
+"""Packing algorithms: which samples share a pack, decided from their lengths alone.
+
+An algorithm is a pure function ``(lengths, capacity, *, seed=0) -> packs``; a pack is a list of indices into
+`lengths`. It is given lengths that were checked: whole numbers from 1 to `capacity`. It returns every index once,
+never fills a pack above `capacity`, and gives the same packs for the same arguments. A new one is a file in this
+folder and a line in `ALGORITHMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Protocol
+
+from mmpack.errors import ConfigError
+from mmpack.packing.exact_fill import next_pack
+from mmpack.registry import Registry
+
+__all__ = ["ALGORITHMS", "Packer", "check_capacity", "check_length", "next_pack", "pack_lengths"]
+
+
+class Packer(Protocol):
+    """What every entry of `ALGORITHMS` is; the module's docstring says what it promises."""
+
+    def __call__(self, lengths: Sequence[int], capacity: int, *, seed: int = 0) -> list[list[int]]: ...
+
+
+ALGORITHMS: Registry[Packer] = Registry(
+    "packing algorithm",
+    {
+        "exact_fill": "mmpack.packing.exact_fill:exact_fill",
+        "best_fit_decreasing": "mmpack.packing.best_fit_decreasing:best_fit_decreasing",
+        "first_fit_decreasing": "mmpack.packing.first_fit_decreasing:first_fit_decreasing",
+        "concatenative": "mmpack.packing.concatenative:concatenative",
+    },
+)
+
+
+def pack_lengths(
+    lengths: Sequence[int], capacity: int, *, algorithm: str = "exact_fill", seed: int = 0
+) -> list[list[int]]:
+    """Packs a whole set of samples: a list of packs, each a list of indices into `lengths`, every index once.
+
+    Args:
+        lengths: tokens of each sample, whole numbers from 1 to `capacity`.
+        capacity: tokens that a pack holds at most.
+        algorithm: a name in `ALGORITHMS`.
+        seed: decides the order of an algorithm that shuffles; the others take no notice of it.
+
+    Raises:
+        ConfigError: unknown algorithm; a length or capacity that is no whole number, below 1, or too long.
+
+    >>> pack_lengths([3, 5, 2, 7, 4, 6], 10, algorithm="first_fit_decreasing")
+    [[3, 0], [5, 4], [1, 2]]
+    >>> sorted(sum(pack_lengths([3, 5, 2, 7, 4, 6], 10), []))
+    [0, 1, 2, 3, 4, 5]
+    """
+    pack = ALGORITHMS.get(algorithm)
+    room = check_capacity(capacity)
+    if set(map(type, lengths)) == {int} and min(lengths) > 0 and max(lengths) <= room:
+        return pack(lengths, room, seed=seed)  # the usual case, checked without a Python loop
+    checked = [check_length(length, room, place=f"lengths[{i}]") for i, length in enumerate(lengths)]
+    return pack(checked, room, seed=seed) if checked else []
+
+
+def check_capacity(capacity: int, *, name: str = "capacity") -> int:
+    """`capacity` as an int. Raises ConfigError unless it is a whole number of at least one token."""
+    if (tokens := _whole_number(capacity)) is None or tokens < 1:
+        raise ConfigError(f"{name}={capacity!r}: a pack holds a whole number of tokens, at least 1")
+    return tokens
+
+
+def check_length(length: int, capacity: int, *, place: str) -> int:
+    """`length` as an int. Raises ConfigError, naming `place`, unless it is a whole number from 1 to `capacity`."""
+    tokens = _whole_number(length)
+    if tokens is None:
+        raise ConfigError(f"{place} is {length!r}; a length is a whole number of tokens from 1 to {capacity}")
+    if tokens < 1:
+        raise ConfigError(f"{place} is {tokens}; a sample has at least 1 token: leave out the empty ones")
+    if tokens > capacity:
+        raise ConfigError(
+            f"{place} is {tokens} tokens, a pack holds {capacity}; raise the capacity, or drop or cut what is longer"
+        )
+    return tokens
+
+
+def _whole_number(value: object) -> int | None:
+    # numpy's integers are whole numbers as well; True and 3.0 are slips, not lengths
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]  # anything may come from outside; that is what is tested here
+    except TypeError:
+        return None

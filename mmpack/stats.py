@@ -1,0 +1,224 @@
+"""How well packing works, in numbers: fill, waits, displacement, balance; and the ledger of what was left out.
+
+A pack is given as the list of its samples' places in the stream, packs in the order they were emitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from mmpack.errors import Reason, StateError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FillStats:
+    """How full packs are. `num_tokens` are real tokens, no padding."""
+
+    num_packs: int
+    num_full_packs: int  # filled to the last token
+    num_tokens: int
+    capacity: int  # tokens a pack holds
+
+    @property
+    def mean_fill(self) -> float:
+        """Share of all packs' positions that hold a real token, 0 to 1; 1 for no packs at all."""
+        return self.num_tokens / (self.num_packs * self.capacity) if self.num_packs else 1.0
+
+    @property
+    def full_share(self) -> float:
+        """Share of the packs that are filled to the last token, 0 to 1; 1 for no packs at all."""
+        return self.num_full_packs / self.num_packs if self.num_packs else 1.0
+
+    def __add__(self, other: FillStats) -> FillStats:
+        """Both together. Raises ValueError if the capacities differ."""
+        if self.capacity != other.capacity:
+            raise ValueError(f"packs of {self.capacity} and of {other.capacity} tokens have no common fill")
+        return FillStats(
+            num_packs=self.num_packs + other.num_packs,
+            num_full_packs=self.num_full_packs + other.num_full_packs,
+            num_tokens=self.num_tokens + other.num_tokens,
+            capacity=self.capacity,
+        )
+
+
+def fill_stats(pack_tokens: Iterable[int], capacity: int) -> FillStats:
+    """`FillStats` from the number of real tokens in each pack.
+
+    >>> stats = fill_stats([8, 6], 8)
+    >>> stats.mean_fill, stats.full_share
+    (0.875, 0.5)
+    """
+    tokens = list(pack_tokens)
+    return FillStats(
+        num_packs=len(tokens),
+        num_full_packs=sum(t == capacity for t in tokens),
+        num_tokens=sum(tokens),
+        capacity=capacity,
+    )
+
+
+def packs_before_drain(packs: Sequence[Sequence[int]], window: int) -> Sequence[Sequence[int]]:
+    """The packs that were chosen from a full window of `window` samples; the rest drained it.
+
+    >>> packs_before_drain([[0, 3], [1, 2, 4], [5]], window=4)
+    [[0, 3], [1, 2, 4]]
+    """
+    # Before each pack the window is filled up, so it was full if that many samples were still to be emitted.
+    remaining = sum(map(len, packs))
+    for count, pack in enumerate(packs):
+        if remaining < window:
+            return packs[:count]
+        remaining -= len(pack)
+    return packs
+
+
+def waits(packs: Sequence[Sequence[int]], window: int) -> list[int]:
+    """Wait of each sample, by its place in the stream: samples emitted between its being read and its being emitted.
+
+    Assumes that before each pack the window was filled up to `window` samples from the stream.
+
+    >>> waits([[0, 3], [1, 2, 4], [5]], window=4)
+    [0, 2, 2, 0, 0, 3]
+    """
+    wait_samples = [0] * sum(map(len, packs))
+    emitted_when_read: list[int] = []
+    emitted = 0
+    for pack in packs:
+        num_new = min(emitted + window, len(wait_samples)) - len(emitted_when_read)
+        emitted_when_read += [emitted] * num_new
+        for sample in pack:
+            wait_samples[sample] = emitted - emitted_when_read[sample]
+        emitted += len(pack)
+    return wait_samples
+
+
+def displacements(packs: Iterable[Sequence[int]]) -> list[int]:
+    """For each emitted sample, |its place in the output - its place in the stream|.
+
+    >>> displacements([[0, 3], [1, 2, 4], [5]])
+    [0, 2, 1, 1, 0, 0]
+    """
+    output = (sample for pack in packs for sample in pack)
+    return [abs(place - sample) for place, sample in enumerate(output)]
+
+
+def attention_cost(lengths: Iterable[int]) -> int:
+    """What attention over a pack costs, up to a factor: the sum of the squared lengths of its samples.
+
+    >>> attention_cost([3, 4])
+    25
+    """
+    return sum(length * length for length in lengths)
+
+
+def balance(step_costs: Iterable[Sequence[float]]) -> float:
+    """How much longer steps take than with equal work: the mean over steps of (largest / mean cost over ranks).
+
+    1.0 is perfect, and the answer for no steps. A step whose costs are all 0 counts as balanced.
+
+    >>> balance([[1, 1], [3, 1]])
+    1.25
+    """
+    ratios = [max(costs) * len(costs) / total if (total := sum(costs)) else 1.0 for costs in step_costs]
+    return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+class LedgerEntry(TypedDict):
+    """What `DropLedger.to_dict` holds of one (source, reason)."""
+
+    count: int
+    keys: list[str]
+
+
+LedgerDict = dict[str, dict[str, LedgerEntry]]  # source -> reason -> entry
+
+
+class DropLedger:
+    """Counts every sample that was left out or changed, per (source, reason), with a few example keys of each.
+
+    Its size depends on the number of sources and reasons, not on the number of samples.
+
+    Args:
+        max_keys: example keys kept for each (source, reason): the first ones counted.
+    """
+
+    def __init__(self, max_keys: int = 5) -> None:
+        self.max_keys = max_keys
+        self._entries: dict[tuple[str, Reason], LedgerEntry] = {}
+
+    def count(self, source: str, reason: Reason, key: str, detail: str = "") -> None:
+        """Counts one sample, and logs it if it is among the first of its kind.
+
+        Args:
+            source: the dataset it came from.
+            reason: why.
+            key: the sample's key in that dataset.
+            detail: one line for people, without any of the sample's content; goes to the log only.
+        """
+        entry = self._entries.setdefault((source, reason), {"count": 0, "keys": []})
+        entry["count"] += 1
+        if len(entry["keys"]) < self.max_keys:
+            entry["keys"].append(key)
+        if _worth_a_line(entry["count"]):
+            _log.warning(
+                "dataset %r sample %r: %s%s (%d so far)",
+                *(source, key, reason.value, f": {detail}" if detail else "", entry["count"]),
+            )
+
+    @property
+    def total(self) -> int:
+        """Samples counted, over all sources and reasons."""
+        return sum(entry["count"] for entry in self._entries.values())
+
+    def counts(self, source: str | None = None) -> dict[Reason, int]:
+        """Samples by reason, of one source or of all; reasons that never happened are absent."""
+        by_reason: dict[Reason, int] = {}
+        for (of, reason), entry in sorted(self._entries.items()):
+            if source is None or of == source:
+                by_reason[reason] = by_reason.get(reason, 0) + entry["count"]
+        return by_reason
+
+    def example_keys(self, source: str, reason: Reason) -> list[str]:
+        """The first keys counted under (source, reason), at most `max_keys`."""
+        entry = self._entries.get((source, reason))
+        return list(entry["keys"]) if entry else []
+
+    def merge(self, other: DropLedger) -> None:
+        """Adds what another ledger counted. Merge disjoint counts only: nothing here can see doubles."""
+        for place, theirs in other._entries.items():
+            mine = self._entries.setdefault(place, {"count": 0, "keys": []})
+            mine["count"] += theirs["count"]
+            mine["keys"] += theirs["keys"][: self.max_keys - len(mine["keys"])]
+
+    def to_dict(self) -> LedgerDict:
+        """The counts as plain dicts, lists, strings and ints, independent of the ledger from then on."""
+        plain: LedgerDict = {}
+        for (source, reason), entry in sorted(self._entries.items()):
+            plain.setdefault(source, {})[reason.value] = {"count": entry["count"], "keys": list(entry["keys"])}
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Mapping[str, LedgerEntry]], max_keys: int = 5) -> DropLedger:
+        """The ledger that `to_dict` described. Raises StateError for a reason this version does not know."""
+        ledger = cls(max_keys)
+        for source, by_reason in plain.items():
+            for name, entry in by_reason.items():
+                try:
+                    reason = Reason(name)
+                except ValueError:
+                    raise StateError(
+                        f"the saved counters of {source!r} name an unknown reason {name!r}; "
+                        "resume with the version of mmpack that wrote them, or a later one"
+                    ) from None
+                ledger._entries[source, reason] = {"count": entry["count"], "keys": list(entry["keys"])}
+        return ledger
+
+
+def _worth_a_line(count: int) -> bool:
+    # The first three, then 10, 100, 1000 ...: a broken dataset must not fill the disk with its log.
+    return count <= 3 or (count >= 10 and str(count).strip("0") == "1")

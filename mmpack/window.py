@@ -1,0 +1,249 @@
+"""The streaming window: samples come in one by one, packs go out, and the order hardly changes.
+
+`Window` chooses the packs of one stream. `AlignedPlans` reorders finished packs so that packs of like cost meet at
+the same step on every rank. `stream_packs` is the window over plain numbers. To save a window, save its samples in
+order; `add` puts them back. `AlignedPlans` has `state` and `restore`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from mmpack.errors import ConfigError, StateError
+from mmpack.packing import check_capacity, check_length, next_pack
+from mmpack.stats import attention_cost
+
+T = TypeVar("T")
+
+
+class Window(Generic[T]):
+    """The samples of one stream that wait for their pack.
+
+    Fill it while it is not `full`, then take one pack, and so on; when the stream has ended, take packs until it is
+    empty: they get emptier, and every sample goes out. Packs depend on the lengths inside and on nothing else, so
+    adding the same samples in the same order restores a window.
+
+    Args:
+        capacity: tokens that a pack holds at most.
+        max_samples: the window is full with this many samples; None for no such limit.
+        max_tokens: it is full with this many tokens as well, at least `capacity`; None for no such limit. Four
+            capacities are enough for mixes of short and very long chats.
+
+    Raises:
+        ConfigError: a limit below 1, `max_tokens` below `capacity`, or no limit at all.
+
+    >>> window = Window[str](capacity=8, max_samples=4)
+    >>> for item, length in ("a", 5), ("b", 4), ("c", 2), ("d", 3):
+    ...     window.add(item, length)
+    >>> window.full, window.take_pack(), window.full, window.take_pack()
+    (True, ['a', 'd'], False, ['b', 'c'])
+    """
+
+    def __init__(self, capacity: int, max_samples: int | None, max_tokens: int | None = None) -> None:
+        self.capacity = check_capacity(capacity)
+        if max_samples is None and max_tokens is None:
+            raise ConfigError("a window needs a size: set max_samples, max_tokens or both")
+        if max_samples is not None and max_samples < 1:
+            raise ConfigError(
+                f"max_samples={max_samples}: a window holds at least 1 sample; 50 to 200 fill packs exactly"
+            )
+        if max_tokens is not None and max_tokens < capacity:
+            raise ConfigError(
+                f"max_tokens={max_tokens}: the window could not fill a pack of {capacity} tokens; "
+                f"set at least {capacity}, better {4 * capacity}"
+            )
+        self.max_samples = max_samples
+        self.max_tokens = max_tokens
+        self._items: list[T] = []
+        self._lengths: list[int] = []
+        self._total_tokens = 0
+
+    def __len__(self) -> int:
+        """Samples inside."""
+        return len(self._items)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of the samples inside."""
+        return self._total_tokens
+
+    def __iter__(self) -> Iterator[T]:
+        """The samples inside, oldest first."""
+        return iter(self._items)
+
+    @property
+    def items(self) -> tuple[T, ...]:
+        """The samples inside, oldest first, as they are now."""
+        return tuple(self._items)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Their lengths in tokens, in the same order."""
+        return tuple(self._lengths)
+
+    @property
+    def full(self) -> bool:
+        """Whether a pack should be taken before more is added. `add` does not insist."""
+        if self.max_samples is not None and len(self._items) >= self.max_samples:
+            return True
+        return self.max_tokens is not None and self._total_tokens >= self.max_tokens
+
+    def add(self, item: T, length: int) -> None:
+        """Puts in the next sample of the stream. Raises ConfigError if no pack can hold it."""
+        tokens = check_length(length, self.capacity, place=f"the length of sample {len(self)} of the window")
+        self._items.append(item)
+        self._lengths.append(tokens)
+        self._total_tokens += tokens
+
+    def take_pack(self) -> list[T]:
+        """Removes and returns the samples of the next pack, oldest first. O(window). Raises IndexError if empty."""
+        if not self._items:
+            raise IndexError("no sample in the window to take")
+        chosen = next_pack(self._lengths, self.capacity)
+        pack = [self._items[i] for i in chosen]
+        for i in reversed(chosen):
+            self._total_tokens -= self._lengths[i]
+            del self._items[i], self._lengths[i]
+        return pack
+
+
+class AlignedPlans(Generic[T]):
+    """Blocks of finished packs ("plans"), sent out by cost in an order that is the same on every stream.
+
+    A block is filled with `block_plans` plans, sorted by cost, and emitted in a permutation of the sorted places that
+    depends on (seed, number of the block) alone. With the same seed everywhere, the n-th pack of every stream is the
+    same quantile of its block, so the packs that ranks work on at one step cost about the same, and nobody had to
+    tell anybody anything. A block of 1 passes plans through unchanged.
+
+    The price is order: a plan moves by less than `block_plans` packs, and its samples wait that much longer. Nothing
+    goes out before the first block is full; in return the plans of a block are made in one go.
+
+    Use: while not `ready`, `add` the next plan, or `close` if there is none; then `take` one.
+
+    Args:
+        block_plans: plans a block, at least 1.
+        seed: the same on all streams and ranks.
+    """
+
+    def __init__(self, block_plans: int, seed: int) -> None:
+        if block_plans < 1:
+            raise ConfigError(f"align_window={block_plans}: hold at least 1 plan; 1 keeps the order as it is")
+        self.block_plans = block_plans
+        self.seed = seed
+        self._block = 0  # blocks finished before this one
+        self._ready = False  # False: the block is being filled; True: it is going out
+        self._closed = False  # no block follows this one
+        self._held: list[tuple[int, list[T]]] = []  # (cost, plan): as they came; once ready, as they will go
+
+    def __len__(self) -> int:
+        """Plans held."""
+        return len(self._held)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a block is going out: `take` plans, and `add` none until it is gone."""
+        return self._ready
+
+    def add(self, plan: list[T], lengths: Iterable[int]) -> None:
+        """Puts a plan into the block; `lengths` are those of its samples, in tokens. Only while not `ready`."""
+        assert not self._ready, "a block is going out; take its plans before adding more"
+        self._held.append((attention_cost(lengths), plan))
+        if len(self._held) == self.block_plans:
+            self._start_block()
+
+    def close(self) -> None:
+        """Says that no more plans come: what is held goes out as a smaller block, then blocks count from 0 again.
+
+        Counting from 0 makes all streams agree again in the next epoch, whatever number of packs each had in this.
+        """
+        self._closed = True
+        if self._held and not self._ready:
+            self._start_block()
+        self._end_block_if_empty()
+
+    def take(self) -> list[T] | None:
+        """Removes and returns the next plan; None if no block is going out."""
+        if not self._ready:
+            return None
+        _, plan = self._held.pop(0)
+        self._end_block_if_empty()
+        return plan
+
+    def state(self, save: Callable[[T], object]) -> dict[str, Any]:
+        """Where it stands, as plain data, if `save` gives plain data for a sample."""
+        return {
+            "block": self._block,
+            "ready": self._ready,
+            "closed": self._closed,
+            "plans": [[cost, [save(item) for item in plan]] for cost, plan in self._held],
+        }
+
+    def restore(self, state: dict[str, Any], read: Callable[[Any], T]) -> None:
+        """Goes back to a `state`; `read` gives back the sample that `save` had described.
+
+        Raises:
+            StateError: the state holds more plans than a block has now.
+        """
+        if len(state["plans"]) > self.block_plans:
+            raise StateError(
+                f"the state holds {len(state['plans'])} plans, align_window is {self.block_plans}; "
+                "resume with the align_window the run was saved with"
+            )
+        self._block, self._ready, self._closed = state["block"], state["ready"], state["closed"]
+        self._held = [(cost, [read(saved) for saved in plan]) for cost, plan in state["plans"]]
+
+    def _start_block(self) -> None:
+        by_cost = sorted(self._held, key=lambda held: held[0])  # stable: equal costs stay as they came
+        self._held = [by_cost[place] for place in quantile_order(len(by_cost), self.seed, self._block)]
+        self._ready = True
+
+    def _end_block_if_empty(self) -> None:
+        if not self._held:
+            self._block = 0 if self._closed else self._block + int(self._ready)
+            self._ready = self._closed = False
+
+
+def quantile_order(num_plans: int, seed: int, block: int) -> list[int]:
+    """The order in which a block's places, sorted by cost, go out: a permutation that (seed, block) decide.
+
+    >>> quantile_order(4, seed=0, block=0) == quantile_order(4, seed=0, block=0)
+    True
+    >>> sorted(quantile_order(4, seed=0, block=1))
+    [0, 1, 2, 3]
+    """
+    # Python promises the numbers of random() for a seed for ever, those of shuffle() not.
+    draw = random.Random(f"aligned plans {seed} {block}").random
+    keys = [draw() for _ in range(num_plans)]
+    return sorted(range(num_plans), key=keys.__getitem__)
+
+
+def stream_packs(lengths: Iterable[int], capacity: int, *, window: int = 200, seed: int = 0) -> Iterator[list[int]]:
+    """Packs a stream of lengths through a window, the way the loader does: indices into the stream, every one once.
+
+    Lengths are read as they are needed, never more than `window` ahead. When they end, the window drains into ever
+    emptier packs.
+
+    Args:
+        lengths: tokens of the samples in the order they come, whole numbers from 1 to `capacity`; may be endless.
+        capacity: tokens that a pack holds at most.
+        window: samples to choose from.
+        seed: not used; the window does not shuffle.
+
+    Raises:
+        ConfigError: capacity or window below 1; while iterating, a length that is no whole number from 1 to `capacity`.
+
+    >>> list(stream_packs([5, 4, 2, 3, 1, 8], 8, window=4))
+    [[0, 3], [1, 2, 4], [5]]
+    """
+    return _packs_of_stream(lengths, Window[int](capacity, window))
+
+
+def _packs_of_stream(lengths: Iterable[int], window: Window[int]) -> Iterator[list[int]]:
+    for i, length in enumerate(lengths):
+        window.add(i, check_length(length, window.capacity, place=f"lengths[{i}]"))
+        while window.full:
+            yield window.take_pack()
+    while len(window):
+        yield window.take_pack()
