@@ -1,0 +1,146 @@
+"""`PackedBatch` as keyword arguments of a transformers model, and the refusal of calls that would be silently wrong.
+
+transformers finds the seams of a pack only under exact conditions. Several calls that look right run without a
+word and let samples attend to each other; `refuse_traps` names each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmpack.batch.packed import PackedBatch
+from mmpack.errors import ConfigError, nearest
+from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX
+
+MASKS = ("varlen", "block_diagonal")
+
+
+def to_transformers(batch: PackedBatch, *, image_token_id: int, mask: str = "varlen") -> dict[str, Any]:
+    """Everything that ``model(**kwargs)`` needs to compute transformers' own loss on the pack.
+
+    What `model_inputs` gives, and:
+
+    * ``shift_labels`` (1, T): `batch.labels`, shifted inside each segment;
+    * ``labels`` (1, T): the same in transformers' unshifted form, for models that shift by themselves;
+    * ``num_items_in_batch``: labels in this pack. A trainer that accumulates overwrites it with the sum over the
+      global batch.
+
+    Raises ConfigError as `model_inputs` does, and if the labels have weights other than 1: transformers' loss
+    would ignore them.
+    """
+    trained = batch.labels != IGNORE_INDEX
+    if bool((batch.loss_weight[trained] != 1).any()):
+        raise ConfigError(
+            "this pack weighs its labels, and transformers' loss would ignore the weights; "
+            "set loss_weight='token', or compute the loss with mmpack.model.PackedModel"
+        )
+    unshifted = torch.full_like(batch.labels, IGNORE_INDEX)
+    unshifted[:, 1:] = batch.labels[:, :-1]  # the last label of a segment is ignored, so no seam is crossed
+    return {
+        **model_inputs(batch, image_token_id=image_token_id, mask=mask),
+        "labels": unshifted,
+        "shift_labels": batch.labels,
+        "num_items_in_batch": max(1, batch.num_loss_tokens),  # it divides a sum: 0 / 1 for a pack that teaches nothing
+    }
+
+
+def model_inputs(
+    batch: PackedBatch, *, image_token_id: int | None, mask: str = "varlen", pixel_dtype: torch.dtype = torch.float32
+) -> dict[str, Any]:
+    """The arguments of a forward pass without loss.
+
+    * ``input_ids`` (1, T): placeholders mapped to `image_token_id`; ``position_ids`` (1, T); ``use_cache`` False;
+    * with ``mask="varlen"``: ``attention_mask`` None, and ``cu_seq_lens_q``, ``cu_seq_lens_k`` (S + 1,) int32,
+      ``max_length_q``, ``max_length_k`` int, which describe the row (padding included). For attention
+      implementations that know packs: mmpack's own, flash_attention_2, and also sdpa and eager, which read the
+      position ids;
+    * with ``mask="block_diagonal"``: ``attention_mask`` (1, 1, T, T) bool, causal within each segment, for sdpa in
+      models that know nothing of packs;
+    * ``pixel_values`` (N, 3, H, W) normalised floats of `pixel_dtype`, absent when the pack has no pictures.
+
+    Args:
+        image_token_id: the model's id for an image embedding; None for a model without pictures.
+
+    Raises ConfigError for an unknown `mask`, if a text token equals `image_token_id`, or if there are pictures
+    without it.
+    """
+    if mask not in MASKS:
+        raise ConfigError(f"mask={mask!r}; {nearest(mask, MASKS)}")
+    inputs: dict[str, Any] = {
+        "input_ids": _map_placeholders(batch, image_token_id),
+        "position_ids": batch.position_ids,
+        "attention_mask": None,
+        "use_cache": False,  # with a cache, transformers does not look for packs
+    }
+    if mask == "varlen":
+        inputs |= {
+            "cu_seq_lens_q": batch.cu_seqlens_padded,
+            "cu_seq_lens_k": batch.cu_seqlens_padded,
+            "max_length_q": batch.max_seqlen,
+            "max_length_k": batch.max_seqlen,
+        }
+    else:
+        inputs["attention_mask"] = block_diagonal_mask(batch.cu_seqlens_padded)
+    if batch.pixels.shape[0]:
+        inputs["pixel_values"] = batch.pixel_norm(batch.pixels, pixel_dtype)
+    refuse_traps(inputs)
+    return inputs
+
+
+def _map_placeholders(batch: PackedBatch, image_token_id: int | None) -> Tensor:
+    is_image = batch.tokens == IMAGE_TOKEN_INDEX
+    if image_token_id is None:
+        if bool(is_image.any()):
+            raise ConfigError("the pack holds pictures and the model has no image token; give image_token_id")
+        return batch.tokens
+    if bool((batch.tokens == image_token_id).any()):
+        raise ConfigError(
+            f"a text token has the id {image_token_id}, which the model takes for a picture (image_token_id); "
+            "choose an id that the tokenizer does not produce"
+        )
+    return batch.tokens.masked_fill(is_image, image_token_id)
+
+
+def block_diagonal_mask(cu_seqlens: Tensor) -> Tensor:
+    """(1, 1, T, T) bool, True where a query (row) may see a key (column): earlier or same, and same segment.
+
+    >>> block_diagonal_mask(torch.tensor([0, 2, 3])).int().tolist()
+    [[[[1, 0, 0], [1, 1, 0], [0, 0, 1]]]]
+    """
+    lengths = cu_seqlens.diff().long()
+    segment_t = torch.repeat_interleave(torch.arange(len(lengths), device=cu_seqlens.device), lengths)
+    same = segment_t[:, None] == segment_t[None, :]
+    return same.tril()[None, None]
+
+
+def refuse_traps(inputs: Mapping[str, Any], *, attention: str | None = None) -> None:
+    """Raises ConfigError if a packed call of a transformers model would run and be silently wrong.
+
+    Args:
+        inputs: the keyword arguments of the call.
+        attention: the text tower's attention implementation, when known.
+    """
+    mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+    has_offsets = inputs.get("cu_seq_lens_q") is not None
+    if inputs.get("use_cache") is not False:
+        raise ConfigError("packed call with use_cache unset or on: transformers then ignores the seams; pass False")
+    if positions is None:
+        raise ConfigError("packed call without position_ids: every sample but the first gets wrong positions")
+    if positions.ndim == 3 and positions.shape[0] == 3:
+        raise ConfigError(
+            "packed call with 3 rows of M-RoPE position_ids: the seams are read from the row of text positions; "
+            "pass (4, 1, T) with the text positions first"
+        )
+    if mask is not None and mask.ndim != 4:
+        raise ConfigError(
+            f"packed call with a {mask.ndim}-D attention_mask: transformers then takes the row for one sample; "
+            "pass None, or mask='block_diagonal'"
+        )
+    if attention == "eager" and mask is not None and mask.dtype == torch.bool:
+        raise ConfigError("eager attention adds its mask to the scores, a bool mask would hide nothing; use sdpa")
+    if attention is not None and attention.startswith("mmpack_") and not has_offsets:
+        raise ConfigError(f"attention {attention!r} needs cu_seq_lens_q; use mask='varlen'")

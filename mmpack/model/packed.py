@@ -1,0 +1,137 @@
+"""`PackedModel`: a transformers model that takes a `PackedBatch` and returns the sum of its weighted losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmpack.attention import AUTO, choose
+from mmpack.batch import IGNORE_INDEX, IMAGE_TOKEN_INDEX, PackedBatch
+from mmpack.batch.transformers import MASKS, model_inputs, refuse_traps
+from mmpack.errors import ConfigError, nearest
+from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
+from mmpack.model.varlen import register_attention
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PackedOutput:
+    """The loss of one pack, not yet normalised: divide by `weight_sum` added up over the whole global batch."""
+
+    loss_sum: Tensor  # () sum of weight x cross entropy, with gradient
+    weight_sum: Tensor  # () float32 sum of the labels' weights
+    num_loss_tokens: int
+    per_token_loss: Tensor  # (1, T) cross entropy without weight, 0 where there is no label; no gradient
+
+
+class PackedModel(nn.Module):
+    """A model of transformers run on packs: LLaVA-style with pictures, or a plain language model.
+
+    Args:
+        hf: the transformers model. Its text tower's attention is set here, its vision tower's to ``sdpa``.
+        attention: a backend of `mmpack.attention`, or ``auto``.
+        mask: ``varlen``, or ``block_diagonal`` for text models that don't pass offsets on to their attention: a
+            dense mask through torch's sdpa, T x T in memory and time.
+
+    Raises ConfigError for an unknown option, or an attention that cannot run where the model is.
+    """
+
+    def __init__(self, hf: Any, *, attention: str = AUTO, mask: str = "varlen") -> None:
+        super().__init__()
+        if mask not in MASKS:
+            raise ConfigError(f"mask={mask!r}; {nearest(mask, MASKS)}")
+        if mask == "block_diagonal" and attention != AUTO:
+            raise ConfigError(
+                f"attention={attention!r} has no effect with mask='block_diagonal', which is torch's sdpa"
+            )
+        self.hf = hf
+        self.mask = mask
+        self.attention = register_attention(attention) if mask == "varlen" else "sdpa"
+        text = hf.config.get_text_config()
+        if mask == "varlen":
+            head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+            choose(attention, device=self.device, dtype=self.dtype, head_dim=head_dim, needs_grad=True)
+        has_vision = getattr(hf.config, "vision_config", None) is not None
+        towers = {"text_config": self.attention, "vision_config": "sdpa"}
+        # not for all towers: the offsets of the text would reach the vision tower, whose rows are tiles
+        hf.set_attn_implementation(towers if has_vision else self.attention)
+        self.image_token_id: int | None = getattr(hf.config, "image_token_id", None)
+        self.embeddings_per_tile: int | None = _embeddings_per_tile(hf.config) if has_vision else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        device: torch.device = self.hf.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the parameters."""
+        dtype: torch.dtype = self.hf.dtype
+        return dtype
+
+    def forward(self, batch: PackedBatch) -> PackedOutput:
+        """The loss over the labels of `batch`, which must be on the model's device.
+
+        Logits are computed at labelled positions only: with a vocabulary of 32,000 the others would take most of
+        the memory and teach nothing.
+        """
+        positions = torch.nonzero(batch.labels[0] != IGNORE_INDEX).flatten()
+        logits_nV = self._logits(batch, positions)
+        exact = torch.promote_types(logits_nV.dtype, torch.float32)
+        losses_n = nn.functional.cross_entropy(logits_nV.to(exact), batch.labels[0, positions], reduction="none")
+        weights_n = batch.loss_weight[0, positions]
+        per_token = torch.zeros_like(batch.loss_weight, dtype=exact)
+        per_token[0, positions] = losses_n.detach()
+        return PackedOutput(
+            loss_sum=(losses_n * weights_n).sum(),
+            weight_sum=weights_n.sum(),
+            num_loss_tokens=batch.num_loss_tokens,
+            per_token_loss=per_token,
+        )
+
+    def logits(self, batch: PackedBatch) -> Tensor:
+        """(T, V) logits at every position of the row."""
+        return self._logits(batch, torch.arange(batch.num_tokens, device=batch.tokens.device))
+
+    def _logits(self, batch: PackedBatch, positions: Tensor) -> Tensor:
+        logits: Tensor = self.hf(**self._inputs(batch), logits_to_keep=positions).logits
+        return logits[0]
+
+    def _inputs(self, batch: PackedBatch) -> dict[str, Any]:
+        # A pack without pictures leaves the vision tower without gradient, which data-parallel training must not
+        # see on some ranks only; a tile of weight zero would be added here.
+        num_tiles = batch.pixels.shape[0]
+        if num_tiles and self.embeddings_per_tile is not None:
+            num_placeholders = int((batch.tokens == IMAGE_TOKEN_INDEX).sum())
+            check_embeddings_per_tile(self.embeddings_per_tile, num_placeholders // num_tiles)
+        inputs = model_inputs(batch, image_token_id=self.image_token_id, mask=self.mask, pixel_dtype=self.dtype)
+        refuse_traps(inputs, attention=self.attention)
+        return inputs
+
+
+def _embeddings_per_tile(config: Any) -> int | None:
+    """For LLaVA over CLIP or SigLIP; None where the number is not a constant of the tower."""
+    tower = config.vision_config
+    strategy = getattr(config, "vision_feature_select_strategy", None)
+    if config.model_type != "llava" or tower.model_type not in ("clip_vision_model", "siglip_vision_model"):
+        return None
+    keeps = strategy == "full" and tower.model_type == "clip_vision_model"
+    return embeddings_per_tile(tower.image_size, tower.patch_size, keeps_class_token=keeps)
+
+
+def per_sample_loss(batch: PackedBatch, output: PackedOutput) -> Tensor:
+    """(number of samples,) mean cross entropy over each sample's labels, in the order of `batch.sample_keys`.
+
+    0 for a sample without labels.
+    """
+    filled = batch.cu_seqlens.diff() > 0  # the other segments are padding
+    starts, ends = batch.cu_seqlens_padded[:-1][filled].tolist(), batch.cu_seqlens_padded[1:][filled].tolist()
+    trained = batch.labels[0] != IGNORE_INDEX
+    means = []
+    for start, end in zip(starts, ends, strict=True):
+        count = trained[start:end].sum().clamp(min=1)
+        means.append(output.per_token_loss[0, start:end].sum() / count)
+    return torch.stack(means) if means else output.per_token_loss.new_zeros(0)
