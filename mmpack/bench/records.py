@@ -12,8 +12,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import mmpack
-
 Plain = bool | int | float | str | None | list["Plain"] | dict[str, "Plain"]
 
 
@@ -32,7 +30,7 @@ def machine() -> dict[str, str]:
 @cache
 def commit() -> str | None:
     """The commit of the checkout that mmpack runs from, with ``+`` if files differ from it; None outside of one."""
-    root = Path(mmpack.__file__).parents[1]
+    root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None  # installed: a repository further up the path would be somebody else's
     try:
@@ -49,8 +47,8 @@ def versions(*packages: str) -> dict[str, str]:
     >>> versions("no-such-distribution")["no-such-distribution"]
     'absent'
     """
-    found = {"mmpack": mmpack.__version__}
-    for package in packages:
+    found: dict[str, str] = {}
+    for package in ("mmpack", *packages):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -1,0 +1,137 @@
+"""Fill, waits, displacement and balance against their definitions; the ledger of what was left out."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmpack.errors import Reason, StateError
+from mmpack.stats import (
+    DropLedger,
+    attention_cost,
+    balance,
+    displacements,
+    fill_stats,
+    packs_before_drain,
+    waits,
+)
+from mmpack.window import stream_packs
+
+
+def test_fill():
+    stats = fill_stats([10, 10, 7, 1], 10)
+    assert (stats.num_packs, stats.num_full_packs, stats.num_tokens) == (4, 2, 28)
+    assert stats.mean_fill == pytest.approx(0.7)
+    assert stats.full_share == 0.5
+    both = stats + fill_stats([10], 10)
+    assert (both.num_packs, both.num_full_packs, both.num_tokens) == (5, 3, 38)
+
+
+def test_fill_of_nothing_is_no_fault():
+    assert (fill_stats([], 10).mean_fill, fill_stats([], 10).full_share) == (1.0, 1.0)
+
+
+def test_fill_of_different_packs_does_not_add_up():
+    with pytest.raises(ValueError, match="packs of 10 and of 20 tokens"):
+        fill_stats([1], 10) + fill_stats([1], 20)
+
+
+@given(st.lists(st.integers(1, 30), max_size=80), st.integers(1, 20))
+def test_waits_are_what_a_stopwatch_shows(lengths, window):
+    emitted = 0
+    emitted_when_read: list[int] = []
+
+    def read():
+        for length in lengths:
+            emitted_when_read.append(emitted)
+            yield length
+
+    packs, measured = [], [0] * len(lengths)
+    for pack in stream_packs(read(), 30, window=window):
+        for sample in pack:
+            measured[sample] = emitted - emitted_when_read[sample]
+        emitted += len(pack)
+        packs.append(pack)
+    assert waits(packs, window) == measured
+
+
+def test_packs_before_drain():
+    packs = [[0, 3], [1, 2, 4], [5]]  # with a window of 4: 4 of 6 in, 4 in, 1 in
+    assert packs_before_drain(packs, 4) == packs[:2]
+    assert packs_before_drain(packs, 1) == packs
+    assert packs_before_drain(packs, 7) == []
+    assert packs_before_drain([], 4) == []
+
+
+def test_displacements():
+    assert displacements([[0, 1], [2]]) == [0, 0, 0]
+    assert displacements([[0, 2], [1]]) == [0, 1, 1]
+
+
+def test_balance_and_cost():
+    assert attention_cost([3, 4]) == 25
+    assert balance([[2, 2, 2]]) == 1.0
+    assert balance([[4, 2, 0], [1, 1, 1]]) == 1.5
+    assert balance([]) == 1.0
+    assert balance([[0, 0]]) == 1.0
+
+
+# --- the ledger ------------------------------------------------------------------------------------------------------
+
+SOURCES, REASONS, KEYS = st.sampled_from("ab"), st.sampled_from(list(Reason)[:4]), st.sampled_from("xyz")
+EVENTS = st.lists(st.tuples(SOURCES, REASONS, KEYS), max_size=60)
+
+
+def counted(events, max_keys=5) -> DropLedger:
+    ledger = DropLedger(max_keys)
+    for source, reason, key in events:
+        ledger.count(source, reason, key)
+    return ledger
+
+
+@given(EVENTS, EVENTS, st.integers(0, 6))
+def test_ledgers_merge_to_the_ledger_of_everything(first, second, max_keys):
+    merged = counted(first, max_keys)
+    merged.merge(counted(second, max_keys))
+    assert merged.to_dict() == counted(first + second, max_keys).to_dict()
+    assert merged.total == len(first) + len(second)
+    assert sum(merged.counts().values()) == merged.total
+    for source in ("a", "b"):
+        assert sum(merged.counts(source).values()) == sum(s == source for s, _, _ in first + second)
+
+
+@given(EVENTS)
+def test_ledger_survives_json(events):
+    ledger = counted(events)
+    again = DropLedger.from_dict(json.loads(json.dumps(ledger.to_dict())))
+    assert again.to_dict() == ledger.to_dict()
+
+
+def test_ledger_keeps_few_keys_and_its_own_copy():
+    ledger = counted([("a", Reason.OVERSIZE, f"k{i}") for i in range(1000)], max_keys=3)
+    assert ledger.to_dict() == {"a": {"oversize": {"count": 1000, "keys": ["k0", "k1", "k2"]}}}
+    assert ledger.example_keys("a", Reason.OVERSIZE) == ["k0", "k1", "k2"]
+    assert ledger.example_keys("b", Reason.OVERSIZE) == []
+    ledger.to_dict()["a"]["oversize"]["keys"].append("foreign")
+    assert ledger.example_keys("a", Reason.OVERSIZE) == ["k0", "k1", "k2"]
+    assert ledger.counts("b") == {}
+
+
+def test_ledger_of_unknown_reasons_is_refused():
+    with pytest.raises(StateError, match="'a' name an unknown reason 'bored'"):
+        DropLedger.from_dict({"a": {"bored": {"count": 1, "keys": []}}})
+
+
+def test_ledger_logs_one_line_a_kind_and_then_ever_more_rarely(caplog):
+    ledger = DropLedger()
+    with caplog.at_level(logging.WARNING, logger="mmpack.stats"):
+        for i in range(2000):
+            ledger.count("web", Reason.NOT_AN_IMAGE, f"shard/{i}", "starts with b'<htm'")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "dataset 'web' sample 'shard/0': not_an_image: starts with b'<htm' (1 so far)"
+    assert [line.rpartition("(")[2] for line in lines] == [f"{n} so far)" for n in (1, 2, 3, 10, 100, 1000)]
+    assert not any("\n" in line for line in lines)
