@@ -19,7 +19,7 @@ from mmpack.energon.plain_state import from_plain, to_plain
 from mmpack.energon.reader import Source, SourceConfig
 from mmpack.errors import ConfigError, Reason, SampleError, StateError
 from mmpack.sample import Conversation, EncodedSample, LostSample, PlannedSample
-from mmpack.stats import DropLedger
+from mmpack.stats import DropLedger, attention_cost
 from mmpack.window import AlignedPlans, Window
 
 
@@ -75,7 +75,7 @@ class PackStream:
         self._source = Source(source_config, stream=stream, num_streams=num_streams, on_fault=self._on_fault)
         self._reading: Iterator[tuple[Any, Any]] | None = None
         self._window: Window[_Held] = Window(config.capacity, config.packing_buffer_size)
-        self._aligned: AlignedPlans[_Held] = AlignedPlans(config.align_window, seed=config.seed)
+        self._aligned: AlignedPlans[list[_Held]] = AlignedPlans(config.align_window, seed=config.seed)
         self._next: _Held | None = None  # read ahead by one, so that the end of the source is known at once
         self._in_window: set[str] = set()
         self.ledger = DropLedger()
@@ -108,15 +108,14 @@ class PackStream:
 
     def _next_plan(self) -> list[_Held] | None:
         """The next pack, oldest sample first; None at the end of the epoch."""
-        while not self._aligned.ready:
+        while self._aligned.wants_plan:
             self._fill_window()
             if not len(self._window):
-                self._aligned.close()
                 break
             plan = self._window.take_pack()
             self._in_window.difference_update(held.saved[2] for held in plan)
-            self._aligned.add(plan, [held.sample.num_tokens for held in plan])
-        return self._aligned.take()
+            self._aligned.add(plan, attention_cost(held.sample.num_tokens for held in plan))
+        return self._aligned.take() if len(self._aligned) else None
 
     def _fill_window(self) -> None:
         """Reads until the window is full or the source ends. A sample is never in the window twice: when an
@@ -170,8 +169,9 @@ class PackStream:
             "num_read": self.num_read,
             "source": self._source.state(),
             "next": None if self._next is None else self._next.saved,
-            "window": [held.saved for held in self._window],
-            "aligned": self._aligned.state(lambda held: held.saved),
+            "window": [held.saved for held in self._window.items],
+            "aligned": dict(self._aligned.state()),
+            "plans": [[held.saved for held in plan] for plan in self._aligned.plans],
             "drops": self.ledger.to_dict(),
         }
 
@@ -193,7 +193,8 @@ class PackStream:
         self._next = None if state["next"] is None else self._read_again(state["next"])
         for saved in state["window"]:
             self._add(self._read_again(saved))
-        self._aligned.restore(state["aligned"], self._read_again)
+        plans = [[self._read_again(saved) for saved in plan] for plan in state["plans"]]
+        self._aligned.restore(state["aligned"], plans)
 
     def _read_again(self, saved: list[Any]) -> _Held:
         plain_key, num_tokens, key, source = saved

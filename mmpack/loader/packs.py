@@ -18,6 +18,7 @@ from mmpack.batch import PackedBatch
 from mmpack.errors import ConfigError
 from mmpack.loader.contract import StreamFactory
 from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
+from mmpack.stats import DropLedger
 
 
 class PackLoader:
@@ -113,6 +114,15 @@ class PackLoader:
                 ended.add(stream)
             self._steps += 1  # an ended stream's turns pass without a pack
         self.epoch, self._base, self._steps = self.epoch + 1, 0, 0
+
+    @property
+    def drops(self) -> DropLedger:
+        """What this rank's streams have left out so far, by dataset and reason, as of the packs taken."""
+        ledger = DropLedger()
+        for state in self._streams.values():
+            if state is not None:
+                ledger.merge(DropLedger.from_dict(state["drops"]))
+        return ledger
 
     def state_dict(self) -> dict[str, Any]:
         """The state behind the pack that was taken last: plain data, to be saved anywhere."""

@@ -1,0 +1,155 @@
+"""Stopped after pack k and resumed in a fresh process: the rest is the same, pixels included, for every k."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mmpack.errors import StateError
+from tests.conftest import data_module, digest
+
+REPO = Path(__file__).parents[2]
+NUM_FOLLOWING = 12
+
+
+def run_and_save(dataset: Path, tokenizer: Any, num_packs: int | None, **options: Any) -> tuple[list[str], list[Any]]:
+    """Digests of the first packs, and the state behind each of them."""
+    module = data_module(dataset, tokenizer, **options)
+    digests, states = [], []
+    for batch in itertools.islice(module.train_dataloader(), num_packs):
+        digests.append(digest(batch.check()))
+        states.append(module.state_dict())
+    return digests, states
+
+
+def resume(dataset: Path, tokenizer: Any, states: list[Any], tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
+    """What a fresh process makes of each state."""
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    job = {
+        "dataset": str(dataset),
+        "tokenizer": str(tmp_path / "tokenizer"),
+        "options": options,
+        "num_following": NUM_FOLLOWING,
+        "states": states,
+    }
+    file = tmp_path / "job.pickle"
+    file.write_bytes(pickle.dumps(job))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.loader.resume_process", str(file)],
+        cwd=REPO, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def assert_resumes(
+    dataset: Path, tokenizer: Any, cuts: list[int], tmp_path: Path, *, num_packs: int | None, **options: Any
+) -> None:
+    digests, states = run_and_save(dataset, tokenizer, num_packs, **options)
+    answers = resume(dataset, tokenizer, [states[k - 1] for k in cuts], tmp_path, **options)
+    for k, answer in zip(cuts, answers, strict=True):
+        expected = digests[k : k + NUM_FOLLOWING]
+        assert answer["rest"][: len(expected)] == expected, f"cut after pack {k}"
+        assert answer["saved_again"][:2] == answer["rest"][:2], f"cut after pack {k}, saved again at once"
+        if num_packs is None:
+            assert len(answer["rest"]) == len(expected), f"cut after pack {k}: the epoch must end where it ended"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_resume_in_a_fresh_process(energon_dataset: Path, tokenizer: Any, tmp_path: Path, num_workers: int) -> None:
+    cuts = [1, 7, 30]
+    assert_resumes(energon_dataset, tokenizer, cuts, tmp_path, num_packs=42, num_workers=num_workers, num_streams=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_resume_after_every_pack(energon_dataset: Path, tokenizer: Any, tmp_path: Path, num_workers: int) -> None:
+    cuts = list(range(1, 31))
+    assert_resumes(energon_dataset, tokenizer, cuts, tmp_path, num_packs=42, num_workers=num_workers, num_streams=4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resume_within_the_end_of_an_epoch(
+    energon_dataset: Path, tokenizer: Any, tmp_path: Path, num_workers: int
+) -> None:
+    digests, _ = run_and_save(energon_dataset, tokenizer, None, repeat=False, num_streams=4)
+    last = len(digests)
+    cuts = [last - 6, last - 2, last - 1, last]
+    assert_resumes(
+        energon_dataset, tokenizer, cuts, tmp_path, num_packs=None, repeat=False, num_workers=num_workers, num_streams=4
+    )
+
+
+def test_resume_with_held_plans(energon_dataset: Path, tokenizer: Any, tmp_path: Path) -> None:
+    assert_resumes(
+        energon_dataset, tokenizer, [1, 5, 9], tmp_path, num_packs=24, num_streams=2, align_window=4, num_workers=1
+    )
+
+
+def test_the_next_epoch_follows_after_the_last_pack(energon_dataset: Path, tokenizer: Any) -> None:
+    module = data_module(energon_dataset, tokenizer, repeat=False, num_streams=4)
+    loader = module.train_dataloader()
+    first = [batch.sample_keys for batch in loader]
+    state = module.state_dict()
+    second = [batch.sample_keys for batch in loader]
+    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second))
+    assert first != second
+    resumed = data_module(energon_dataset, tokenizer, repeat=False, num_streams=4)
+    resumed.load_state_dict(state)
+    assert [batch.sample_keys for batch in resumed.train_dataloader()] == second
+
+
+def test_a_loop_that_breaks_goes_on_where_it_stopped(energon_dataset: Path, tokenizer: Any) -> None:
+    expected, _ = run_and_save(energon_dataset, tokenizer, 9, num_streams=4)
+    loader = data_module(energon_dataset, tokenizer, num_workers=1, num_streams=4).train_dataloader()
+    got = [digest(b) for b in itertools.islice(loader, 4)]
+    got += [digest(b) for b in itertools.islice(loader, 5)]
+    assert got == expected
+
+
+def test_restoring_late_reads_no_more_than_restoring_early(
+    energon_dataset: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mmpack.energon.reader import Source
+
+    _, states = run_and_save(energon_dataset, tokenizer, 300, num_streams=2)
+    reads: list[Any] = []
+    original = Source.read
+    monkeypatch.setattr(Source, "read", lambda self, key: (reads.append(key), original(self, key))[1])
+    counts = []
+    for k in (3, 300):
+        module = data_module(energon_dataset, tokenizer, num_streams=2)
+        module.load_state_dict(states[k - 1])
+        reads.clear()
+        next(iter(module.train_dataloader()))
+        held = states[k - 1]["streams"]
+        counts.append(len(reads))
+        assert len(reads) <= max(len(s["window"]) + 1 for s in held.values())
+    assert counts[1] <= 41
+
+
+def test_a_state_is_plain_small_and_loads_without_code(energon_dataset: Path, tokenizer: Any, tmp_path: Path) -> None:
+    _, states = run_and_save(energon_dataset, tokenizer, 20, num_streams=2)
+    sizes = []
+    for state in states[4], states[-1]:
+        torch.save(state, tmp_path / "state.pt")
+        assert torch.load(tmp_path / "state.pt", weights_only=True) == state
+        sizes.append(max(len(pickle.dumps(stream)) for stream in state["streams"].values()))
+    assert max(sizes) <= 64 * 1024
+    assert abs(sizes[1] - sizes[0]) < 4096
+
+
+def test_a_changed_setting_is_named(energon_dataset: Path, tokenizer: Any) -> None:
+    _, states = run_and_save(energon_dataset, tokenizer, 2, num_streams=2)
+    other = data_module(energon_dataset, tokenizer, num_streams=2, packing_buffer_size=30, seed=5)
+    with pytest.raises(StateError, match=r"data\.seed: saved 0, now 5.*packing_buffer_size: saved 40, now 30"):
+        other.load_state_dict(states[-1])
