@@ -115,6 +115,17 @@ def test_at_least_thirty_photographs_each_with_licence_and_author(records: list[
     assert {f"images/{name}" for name in captioned} == photos
 
 
+def test_captions_are_those_written_for_the_photographs(records: list[Record]) -> None:
+    """The list beside the program that makes the data is what a reader would check; the data must not drift from it."""
+    path = Path(__file__).parents[1] / "tools/demo_photos.json"
+    photos = json.loads(path.read_text(encoding="utf-8"))
+    by_id = {r["id"]: r for r in records}
+    for photo in photos:
+        turns = by_id[f"photo/{photo['name']}"]["conversations"]
+        assert [t["value"] for t in turns[1::2]] == [photo["caption"], *(answer for _, answer in photo["qa"])]
+    assert len(photos) == sum(r["id"].startswith("photo/") and r["id"].count("/") == 1 for r in records)
+
+
 def test_every_part_is_in_the_licence_file(records: list[Record]) -> None:
     text = (ROOT / "LICENSES.md").read_text(encoding="utf-8")
     for folder in {p.parent for p in (ROOT / "images").rglob("*.*")} | {ROOT / "tokenizer"}:

@@ -53,7 +53,7 @@ def read_pieces(model: bytes) -> list[tuple[str, float, int]]:
             text, score = piece[1], piece.get(2, b"\0\0\0\0")
             assert isinstance(text, bytes)
             assert isinstance(score, bytes)
-            pieces.append((text.decode(), struct.unpack("<f", score)[0], int(piece.get(3, 1))))  # type: ignore[arg-type]
+            pieces.append((text.decode(), struct.unpack("<f", score)[0], int(piece.get(3, 1))))
     return pieces
 
 
