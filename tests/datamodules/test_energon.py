@@ -1,0 +1,108 @@
+"""The data module under NeMo's names: a wrong configuration fails when it is built, with the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmpack.datamodules import (
+    EnergonMultiModalDataModule,
+    ImageToken,
+    LLaVATemplateConfig,
+    MultiModalSampleConfig,
+    MultiModalTaskEncoder,
+)
+from mmpack.errors import ConfigError
+from tests.conftest import data_module, tile_spec
+
+
+def test_the_published_snippet_runs(energon_dataset: Path, tokenizer: Any) -> None:
+    from transformers import CLIPImageProcessorPil
+
+    image_processor = CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    config = MultiModalSampleConfig(
+        image_token=ImageToken(token_str="<image>", token_id=-200),
+        ignore_place_holder=-100,
+        conversation_template_config=LLaVATemplateConfig(),
+    )
+    data = EnergonMultiModalDataModule(
+        path=energon_dataset,
+        tokenizer=tokenizer,
+        image_processor=image_processor,
+        seq_length=2048,
+        micro_batch_size=1,
+        global_batch_size=32,
+        num_workers=0,
+        multimodal_sample_config=config,
+        task_encoder=MultiModalTaskEncoder(
+            tokenizer=tokenizer,
+            image_processor=image_processor,
+            multimodal_sample_config=config,
+            packed_sequence=True,
+            packed_sequence_size=8192,
+            num_image_embeddings_per_tile=576,
+        ),
+        packing_buffer_size=200,
+    )
+    batch = next(iter(data.train_dataloader())).check()
+    assert batch.tokens.shape[1] <= 8192
+    assert batch.num_samples > 1
+    assert (batch.tokens == -200).sum() == 576 * batch.pixels.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"micro_batch_size": 2}, r"micro_batch_size=2 .*set micro_batch_size=1 .*packed_sequence_size=1024"),
+        ({"packed_sequence_size": None}, r"packed_sequence_size=None.*e\.g\. packed_sequence_size=8192"),
+        ({"packed_sequence_size": -1}, r"packed_sequence_size=-1"),
+        ({"packed_sequence_size": 300, "oversize": None}, r"packed_sequence_size=300 .*below seq_length=512.*oversize="),
+        ({"packing_buffer_size": None}, r"packing_buffer_size=None.*e\.g\. 200"),
+        ({"packed_sequence": False}, r"packed_sequence=False"),
+        ({"oversize": "cut"}, r"oversize='cut'"),
+        ({"loss_weight": "tokens"}, r"loss_weight='tokens'; did you mean 'token'"),
+        ({"tiling": "singel"}, r"unknown tiling policy 'singel'; did you mean 'single'"),
+        ({"tokenizer": None}, r"tokenizer is None"),
+        ({"image_processor": None}, r"image_processor is None"),
+        ({"num_image_embeddings_per_tile": 9}, r"num_image_embeddings_per_tile=9, but the TileSpec says 4"),
+        ({"global_batch_size": 3, "data_parallel_size": 2, "data_parallel_rank": 0}, r"global_batch_size=3"),
+        ({"data_parallel_size": 2, "data_parallel_rank": 2, "global_batch_size": 2}, r"rank=2 is not in 0\.\.1"),
+    ],
+)
+def test_a_wrong_setting_fails_at_construction(
+    energon_dataset: Path, tokenizer: Any, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        data_module(energon_dataset, tokenizer, **changes)
+
+
+def test_an_unknown_option_is_refused(energon_dataset: Path, tokenizer: Any) -> None:
+    with pytest.raises(TypeError, match="packing_bufer_size"):
+        data_module(energon_dataset, tokenizer, packing_bufer_size=3)
+
+
+def test_embeddings_must_be_what_the_vision_tower_gives(tokenizer: Any) -> None:
+    tower = SimpleNamespace(image_size=28, patch_size=7, model_type="clip_vision_model")
+    with pytest.raises(ConfigError, match=r"num_image_embeddings_per_tile=4, but the vision tower gives 16"):
+        MultiModalTaskEncoder(
+            tokenizer=tokenizer,
+            image_processor=tile_spec(),
+            packed_sequence_size=512,
+            num_image_embeddings_per_tile=4,
+            vision_config=tower,
+        )
+
+
+def test_a_path_that_is_no_dataset_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist; convert data first"):
+        data_module(tmp_path / "nothing", tokenizer)
+    with pytest.raises(ConfigError, match=r"has no \.nv-meta folder"):
+        data_module(tmp_path, tokenizer)
+
+
+def test_a_split_that_is_not_there_is_refused(energon_dataset: Path, tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot open split 'test'"):
+        data_module(energon_dataset, tokenizer).test_dataloader()
