@@ -2,18 +2,18 @@
 
 `Window` chooses the packs of one stream. `AlignedPlans` reorders finished packs so that packs of like cost meet at
 the same step on every rank. `stream_packs` is the window over plain numbers. To save a window, save its samples in
-order; `add` puts them back. `AlignedPlans` has `state` and `restore`.
+order; `add` puts them back. An
+`AlignedPlans` is saved as its `state` and its `plans`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypedDict, TypeVar
 
 from mmpack.errors import ConfigError, StateError
 from mmpack.packing import check_capacity, check_length, next_pack
-from mmpack.stats import attention_cost
 
 T = TypeVar("T")
 
@@ -109,6 +109,14 @@ class Window(Generic[T]):
         return pack
 
 
+class AlignedState(TypedDict):
+    """Where an `AlignedPlans` stands, as plain numbers; its plans are saved by whoever knows what they are."""
+
+    block: int  # blocks finished before the present one
+    emitting: bool  # False: the present block is being filled; True: it is going out
+    costs: list[int]  # of the held plans, in the order of `AlignedPlans.plans`
+
+
 class AlignedPlans(Generic[T]):
     """Blocks of finished packs ("plans"), sent out by cost in an order that is the same on every stream.
 
@@ -120,7 +128,7 @@ class AlignedPlans(Generic[T]):
     The price is order: a plan moves by less than `block_plans` packs, and its samples wait that much longer. Nothing
     goes out before the first block is full; in return the plans of a block are made in one go.
 
-    Use: while not `ready`, `add` the next plan, or `close` if there is none; then `take` one.
+    Use: while it `wants_plan`, `add` the next one; then, or when there is none, `take` one.
 
     Args:
         block_plans: plans a block, at least 1.
@@ -132,77 +140,70 @@ class AlignedPlans(Generic[T]):
             raise ConfigError(f"align_window={block_plans}: hold at least 1 plan; 1 keeps the order as it is")
         self.block_plans = block_plans
         self.seed = seed
-        self._block = 0  # blocks finished before this one
-        self._ready = False  # False: the block is being filled; True: it is going out
-        self._closed = False  # no block follows this one
-        self._held: list[tuple[int, list[T]]] = []  # (cost, plan): as they came; once ready, as they will go
+        self._block = 0
+        self._emitting = False
+        self._held: list[tuple[int, T]] = []  # (cost, plan): as they came; once emitting, as they will go
 
     def __len__(self) -> int:
         """Plans held."""
         return len(self._held)
 
     @property
-    def ready(self) -> bool:
-        """Whether a block is going out: `take` plans, and `add` none until it is gone."""
-        return self._ready
+    def plans(self) -> tuple[T, ...]:
+        """The plans held, in the order in which `restore` wants them back."""
+        return tuple(plan for _, plan in self._held)
 
-    def add(self, plan: list[T], lengths: Iterable[int]) -> None:
-        """Puts a plan into the block; `lengths` are those of its samples, in tokens. Only while not `ready`."""
-        assert not self._ready, "a block is going out; take its plans before adding more"
-        self._held.append((attention_cost(lengths), plan))
+    @property
+    def wants_plan(self) -> bool:
+        """Whether the block is still being filled: `add` a plan, or `take` if the stream has none left."""
+        return not self._emitting
+
+    def add(self, plan: T, cost: int) -> None:
+        """Puts a plan into the block; `cost` as `mmpack.stats.attention_cost` counts it. Only while `wants_plan`."""
+        assert self.wants_plan, "a block is going out; take its plans before adding more"
+        self._held.append((cost, plan))
         if len(self._held) == self.block_plans:
             self._start_block()
 
-    def close(self) -> None:
-        """Says that no more plans come: what is held goes out as a smaller block, then blocks count from 0 again.
+    def take(self) -> T:
+        """Removes and returns the next plan. A block that is not full (the stream has ended) goes out as it is.
 
-        Counting from 0 makes all streams agree again in the next epoch, whatever number of packs each had in this.
+        Raises IndexError if no plan is held.
         """
-        self._closed = True
-        if self._held and not self._ready:
+        if not self._held:
+            raise IndexError("no plan held to take")
+        if not self._emitting:
             self._start_block()
-        self._end_block_if_empty()
-
-    def take(self) -> list[T] | None:
-        """Removes and returns the next plan; None if no block is going out."""
-        if not self._ready:
-            return None
         _, plan = self._held.pop(0)
-        self._end_block_if_empty()
+        if not self._held:
+            self._block += 1
+            self._emitting = False
         return plan
 
-    def state(self, save: Callable[[T], object]) -> dict[str, Any]:
-        """Where it stands, as plain data, if `save` gives plain data for a sample."""
-        return {
-            "block": self._block,
-            "ready": self._ready,
-            "closed": self._closed,
-            "plans": [[cost, [save(item) for item in plan]] for cost, plan in self._held],
-        }
+    def restart(self) -> None:
+        """Counts blocks from 0 again, for a new epoch: streams agree again, whatever number of packs each had."""
+        assert not self._held, "plans of the old epoch are still held"
+        self._block = 0
 
-    def restore(self, state: dict[str, Any], read: Callable[[Any], T]) -> None:
-        """Goes back to a `state`; `read` gives back the sample that `save` had described.
+    def state(self) -> AlignedState:
+        """Where it stands; with `plans`, all that `restore` needs."""
+        return {"block": self._block, "emitting": self._emitting, "costs": [cost for cost, _ in self._held]}
 
-        Raises:
-            StateError: the state holds more plans than a block has now.
-        """
-        if len(state["plans"]) > self.block_plans:
+    def restore(self, state: AlignedState, plans: Sequence[T]) -> None:
+        """Goes back to a saved `state`, holding the `plans` of that time. Raises StateError if they do not fit."""
+        costs = state["costs"]
+        if len(costs) != len(plans) or len(plans) > self.block_plans:
             raise StateError(
-                f"the state holds {len(state['plans'])} plans, align_window is {self.block_plans}; "
+                f"{len(plans)} held plans restored, the state counts {len(costs)}, align_window is {self.block_plans}; "
                 "resume with the align_window the run was saved with"
             )
-        self._block, self._ready, self._closed = state["block"], state["ready"], state["closed"]
-        self._held = [(cost, [read(saved) for saved in plan]) for cost, plan in state["plans"]]
+        self._block, self._emitting = state["block"], state["emitting"]
+        self._held = list(zip(costs, plans, strict=True))
 
     def _start_block(self) -> None:
         by_cost = sorted(self._held, key=lambda held: held[0])  # stable: equal costs stay as they came
         self._held = [by_cost[place] for place in quantile_order(len(by_cost), self.seed, self._block)]
-        self._ready = True
-
-    def _end_block_if_empty(self) -> None:
-        if not self._held:
-            self._block = 0 if self._closed else self._block + int(self._ready)
-            self._ready = self._closed = False
+        self._emitting = True
 
 
 def quantile_order(num_plans: int, seed: int, block: int) -> list[int]:

@@ -196,21 +196,16 @@ def test_window_restored_from_its_samples_goes_on_alike(drawn, packs_before):
 # --- AlignedPlans ----------------------------------------------------------------------------------------------------
 
 
-def through(plans: AlignedPlans[int], lengths: list[int]) -> list[int]:
-    """Sends plans of one sample each through `plans`, as a stream does; the samples' places as they come out."""
-    source = iter(enumerate(lengths))
+def through(plans: AlignedPlans[int], costs: list[int]) -> list[int]:
+    """Sends plans of these costs through `plans`, as a stream does; their places as they come out."""
+    source = iter(enumerate(costs))
     out: list[int] = []
     while True:
-        while not plans.ready:
-            following = next(source, None)
-            if following is None:
-                plans.close()
-                break
-            plans.add([following[0]], [following[1]])
-        plan = plans.take()
-        if plan is None:
+        while plans.wants_plan and (following := next(source, None)) is not None:
+            plans.add(*following)
+        if not len(plans):
             return out
-        out += plan
+        out.append(plans.take())
 
 
 def test_a_block_of_one_passes_through():
@@ -224,7 +219,8 @@ def test_blocks_lose_nothing_and_move_nothing_beyond_their_ends(lengths, block_p
     assert sorted(out) == list(range(len(lengths)))
     assert all(place // block_plans == i // block_plans for place, i in enumerate(out))
     assert len(plans) == 0
-    assert through(plans, lengths) == out  # closed and drained, it starts again like a new one
+    plans.restart()
+    assert through(plans, lengths) == out
 
 
 def test_every_stream_emits_the_same_quantiles():
@@ -233,7 +229,7 @@ def test_every_stream_emits_the_same_quantiles():
     ranks_by_stream = []
     for lengths in generator_of.values():
         out = through(AlignedPlans(block_plans, seed=7), lengths)
-        costs = [lengths[i] ** 2 for i in out]
+        costs = [lengths[i] for i in out]
         ranks = []
         for start in range(0, 32, block_plans):
             block = costs[start : start + block_plans]
@@ -249,41 +245,44 @@ def test_the_quantile_order_is_fixed_for_ever():
     assert quantile_order(8, seed=0, block=1) == [4, 0, 7, 6, 3, 5, 1, 2]
 
 
-@pytest.mark.parametrize("stop", range(14))
+@pytest.mark.parametrize("stop", range(26))
 def test_aligned_plans_resume_anywhere(stop):
-    lengths = [13, 2, 8, 5, 21, 1, 34, 3, 55, 9, 7, 11, 6]
+    costs = [13, 2, 8, 5, 21, 1, 34, 3, 55, 9, 7, 11, 6]
 
-    def run(plans: AlignedPlans[int], place: int, first: int | None = None):
-        out, saved = [], None
-        for event in range(100):
-            if event == first:
-                saved = (json.loads(json.dumps(plans.state(lambda item: {"n": item}))), place, len(out))
-            if not plans.ready and place < len(lengths):
-                plans.add([place], [lengths[place]])
+    def run(plans: AlignedPlans[int], place: int, steps: int) -> tuple[list[int], int]:
+        """Up to `steps` adds and takes, from cost number `place` on: the plans taken, and the next place."""
+        out: list[int] = []
+        for _ in range(steps):
+            if plans.wants_plan and place < len(costs):
+                plans.add(place, costs[place])
                 place += 1
-                continue
-            if not plans.ready:
-                plans.close()
-            if (plan := plans.take()) is None:
-                break
-            out += plan
-        return out, saved
+            elif len(plans):
+                out.append(plans.take())
+        return out, place
 
-    whole, saved = run(AlignedPlans(4, seed=1), 0, first=2 * stop)
-    assert saved is not None
-    state, place, emitted = saved
+    whole, _ = run(AlignedPlans(4, seed=1), 0, steps=26)
+    plans = AlignedPlans[int](4, seed=1)
+    before, place = run(plans, 0, steps=stop)
     again = AlignedPlans[int](4, seed=1)
-    again.restore(state, lambda held: held["n"])
-    rest, _ = run(again, place)
-    assert rest == whole[emitted:]
+    again.restore(json.loads(json.dumps(plans.state())), plans.plans)
+    rest, _ = run(again, place, steps=26 - stop)
+    assert sorted(whole) == list(range(len(costs)))
+    assert before + rest == whole
 
 
-def test_aligned_plans_refuse_a_state_of_larger_blocks():
+def test_aligned_plans_refuse_a_state_that_does_not_fit():
     plans = AlignedPlans[int](4, seed=0)
     for i in range(3):
-        plans.add([i], [1])
-    with pytest.raises(StateError, match="the state holds 3 plans, align_window is 2"):
-        AlignedPlans[int](2, seed=0).restore(plans.state(int), int)
+        plans.add(i, 1)
+    with pytest.raises(StateError, match="3 held plans restored, the state counts 3, align_window is 2"):
+        AlignedPlans[int](2, seed=0).restore(plans.state(), plans.plans)
+    with pytest.raises(StateError, match="2 held plans restored, the state counts 3"):
+        AlignedPlans[int](4, seed=0).restore(plans.state(), plans.plans[:2])
+
+
+def test_aligned_plans_have_nothing_to_give_when_empty():
+    with pytest.raises(IndexError, match="no plan held"):
+        AlignedPlans[int](4, seed=0).take()
 
 
 def test_aligned_plans_need_a_block():
@@ -300,13 +299,13 @@ def test_blocks_give_every_rank_equal_work():
         for rank in range(16):
             lengths = mix.lengths(13 * num_steps + 200, seed=100 + rank)
             packs = stream_packs(lengths, mix.capacity)
-            plans = AlignedPlans[int](block_plans, seed=0)
+            plans = AlignedPlans[list[int]](block_plans, seed=0)
             costs = []
             while len(costs) < num_steps:
-                while not plans.ready:
+                while plans.wants_plan:
                     pack = next(packs)
-                    plans.add(pack, [lengths[i] for i in pack])
-                pack_lengths = [lengths[i] for i in plans.take() or ()]
+                    plans.add(pack, attention_cost(lengths[i] for i in pack))
+                pack_lengths = [lengths[i] for i in plans.take()]
                 costs.append(attention_cost(pack_lengths) + 6 * 2048 * sum(pack_lengths))
             costs_by_rank.append(costs)
         balances.append(balance(list(zip(*costs_by_rank, strict=True))))
