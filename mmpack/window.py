@@ -2,8 +2,7 @@
 
 `Window` chooses the packs of one stream. `AlignedPlans` reorders finished packs so that packs of like cost meet at
 the same step on every rank. `stream_packs` is the window over plain numbers. To save a window, save its samples in
-order; `add` puts them back. An
-`AlignedPlans` is saved as its `state` and its `plans`.
+order; `add` puts them back. An `AlignedPlans` is saved as its `state` and its `plans`.
 """
 
 from __future__ import annotations
