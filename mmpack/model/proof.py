@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,24 +32,29 @@ class Comparison:
         pairs = zip(self.packed_losses, self.single_losses, strict=True)
         return max((abs(a - b) for a, b in pairs), default=0.0)
 
+    def allowed(self, name: str, *, grad_rtol: float = 1e-5, grad_atol: float = 1e-8) -> float:
+        """How much the gradient of parameter `name` may differ: part of its own norm, and of that of all gradients.
+
+        The second term serves parameters whose gradient is zero but for rounding, such as the bias of the keys.
+        """
+        everything = math.hypot(*self.gradient_norms.values())
+        return grad_rtol * self.gradient_norms[name] + grad_atol * everything
+
     @property
-    def worst_relative_gradient_difference(self) -> float:
-        """Largest |difference| / |gradient| over the parameters that have a gradient."""
-        return max((d / (self.gradient_norms[n] or 1.0) for n, d in self.gradient_differences.items()), default=0.0)
+    def worst_gradient_ratio(self) -> float:
+        """Largest gradient difference as a part of what is allowed; up to 1 is rounding."""
+        differences = self.gradient_differences.items()
+        return max((d / (self.allowed(name) or 1.0) for name, d in differences), default=0.0)
 
     def faults(self, *, loss_atol: float = 1e-5, grad_rtol: float = 1e-5, grad_atol: float = 1e-8) -> list[str]:
-        """What differs by more than rounding; empty if the pack is loss-neutral.
-
-        A gradient may differ by `grad_rtol` of its own norm plus `grad_atol` of the norm of all gradients.
-        """
+        """What differs by more than rounding; empty if the pack is loss-neutral."""
         found = [
             f"sample {key!r}: loss {packed:.7f} packed, {single:.7f} alone"
             for key, packed, single in zip(self.sample_keys, self.packed_losses, self.single_losses, strict=True)
             if not abs(packed - single) <= loss_atol
         ]
-        everything = sum(norm**2 for norm in self.gradient_norms.values()) ** 0.5
         for name, difference in self.gradient_differences.items():
-            allowed = grad_rtol * self.gradient_norms[name] + grad_atol * everything
+            allowed = self.allowed(name, grad_rtol=grad_rtol, grad_atol=grad_atol)
             if not difference <= allowed:
                 found.append(f"{name}: gradients differ by {difference:.3e}, {allowed:.3e} is allowed")
         found += [f"{name}: a gradient in the pack only" for name in self.only_packed]

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from loss_neutral.packs import PER_TILE, mixed_samples, model, pack, sample
 from mmpack.batch import IGNORE_INDEX, IMAGE_TOKEN_INDEX, PackedBatch
 from mmpack.model import PackedModel, assert_loss_neutral, compare, unpack
+
+from .packs import PER_TILE, mixed_samples, model, pack, sample
 
 CPU_BACKENDS = ("reference", "sdpa_loop")
 SAMPLES = mixed_samples()
@@ -43,6 +44,7 @@ def test_losses_and_gradients_equal_the_unpacked_ones(packed_model: PackedModel,
     comparison = assert_loss_neutral(packed_model, batch, singles())
     assert len(comparison.packed_losses) == len(SAMPLES)
     assert comparison.worst_loss_difference <= 1e-5
+    assert comparison.worst_gradient_ratio <= 1.0
     assert all(loss > 1.0 for loss in comparison.packed_losses), "a loss of about log(vocabulary) is expected"
     towers = {name.split(".")[2] for name in comparison.gradient_differences}
     assert {"vision_tower", "multi_modal_projector", "language_model"} <= towers
