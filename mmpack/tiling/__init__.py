@@ -1,0 +1,69 @@
+"""Tiling policies: how many tiles a picture of some size becomes, and which.
+
+A policy answers twice. When a sample is planned it is asked for the `grid` of a size read from a header; after the
+picture's pack has been chosen it `cut`s the decoded picture by that same grid. A new policy is a file in this folder
+and a line in `TILINGS`: a class whose first argument is a `TileSpec` and whose keyword arguments are its options.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmpack.errors import ConfigError, nearest
+from mmpack.registry import Registry
+from mmpack.sample import TileGrid
+from mmpack.tiling.pixels import resize
+from mmpack.tiling.spec import TileSpec
+
+__all__ = ["TILINGS", "TileSpec", "TilingPolicy", "make_tiling", "resize"]
+
+
+class TilingPolicy(Protocol):
+    """How pictures become tiles of S x S pixels, S = ``spec.tile_size_px``. Pure: equal arguments, equal answers."""
+
+    @property
+    def spec(self) -> TileSpec: ...
+
+    def grid(self, width_px: int, height_px: int) -> TileGrid:
+        """The grid for a picture of that size. Any size of at least 1 x 1 has one."""
+        ...
+
+    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
+        """The picture (H, W, 3) as (grid.num_tiles, 3, S, S) uint8, contiguous."""
+        ...
+
+    def num_tokens(self, grid: TileGrid) -> int:
+        """Embeddings that a picture of that grid takes in the sequence."""
+        ...
+
+
+TILINGS: Registry[Callable[..., TilingPolicy]] = Registry(
+    "tiling policy",
+    {
+        "single": "mmpack.tiling.single:SingleTile",
+        "dynamic": "mmpack.tiling.dynamic:DynamicTiles",
+    },
+)
+
+
+def make_tiling(name: str, spec: TileSpec, **options: Any) -> TilingPolicy:
+    """The policy called `name` for tiles as `spec` says, with the policy's own options.
+
+    Raises:
+        ConfigError: unknown policy, unknown option (with the nearest name), or a value that cannot work.
+
+    >>> spec = TileSpec(tile_size_px=448, embeddings_per_tile=256)
+    >>> make_tiling("dynamic", spec, max_tiles=6).grid(800, 400)
+    TileGrid(columns=2, rows=1, thumbnail=True)
+    """
+    factory = TILINGS.get(name)
+    allowed = list(inspect.signature(factory).parameters)[1:]
+    for option in options:
+        if option not in allowed:
+            raise ConfigError(f"tiling {name!r} has no option {option!r}; {nearest(option, allowed)}")
+    return factory(spec, **options)

@@ -1,0 +1,74 @@
+"""Pixels to tiles: resizing as Pillow does it, padding, cutting. Pure functions over numpy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from mmpack.errors import ConfigError, nearest
+
+RGB = tuple[int, int, int]
+Box = tuple[float, float, float, float]  # left, top, right, bottom in source pixels
+
+RESAMPLING = {filter_.name.lower(): filter_ for filter_ in Image.Resampling}
+
+
+def resampling(name: str) -> Image.Resampling:
+    """Pillow's filter called `name`: nearest, box, bilinear, hamming, bicubic or lanczos. Raises ConfigError."""
+    if name not in RESAMPLING:
+        raise ConfigError(f"unknown resample {name!r}; {nearest(str(name), RESAMPLING)}")
+    return RESAMPLING[name]
+
+
+def resize(
+    rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, resample: str = "bicubic", *, box: Box | None = None
+) -> NDArray[np.uint8]:
+    """`rgb_HWC`, or the part of it in `box`, at another size: (height_px, width_px, 3) uint8, antialiased.
+
+    Shrinking widens the filter, so that every source pixel counts.
+
+    Raises:
+        ConfigError: unknown filter, or a side below 1.
+    """
+    filter_ = resampling(resample)
+    if width_px < 1 or height_px < 1:
+        raise ConfigError(f"a picture cannot be resized to {width_px}x{height_px} px; each side is at least 1")
+    whole = (0, 0, rgb_HWC.shape[1], rgb_HWC.shape[0])
+    if rgb_HWC.shape[:2] == (height_px, width_px) and (box is None or tuple(box) == whole):
+        return rgb_HWC
+    return np.asarray(Image.fromarray(rgb_HWC).resize((width_px, height_px), filter_, box=box))
+
+
+def place(
+    rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, left: int, top: int, color: RGB
+) -> NDArray[np.uint8]:
+    """A (height_px, width_px, 3) field of `color` with the picture put at (left, top)."""
+    field = np.empty((height_px, width_px, 3), dtype=np.uint8)
+    field[:] = np.asarray(color, dtype=np.uint8)
+    field[top : top + rgb_HWC.shape[0], left : left + rgb_HWC.shape[1]] = rgb_HWC
+    return field
+
+
+def split(rgb_HWC: NDArray[np.uint8], columns: int, rows: int) -> NDArray[np.uint8]:
+    """A (rows*S, columns*S, 3) picture as (rows*columns, 3, S, S) tiles, row by row from the top left, contiguous.
+
+    >>> split(np.arange(8, dtype=np.uint8).repeat(3).reshape(2, 4, 3), 2, 1)[:, 0].tolist()
+    [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    """
+    height_px, width_px, _ = rgb_HWC.shape
+    side = height_px // rows
+    assert (height_px, width_px) == (rows * side, columns * side), (
+        f"{width_px}x{height_px} is not {columns}x{rows} tiles"
+    )
+    tiles = rgb_HWC.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3)
+    return np.ascontiguousarray(tiles.reshape(rows * columns, 3, side, side))
+
+
+def scaled_side(side_px: int, numerator: int, denominator: int) -> int:
+    """``side_px * numerator / denominator`` rounded to whole pixels, at least 1.
+
+    >>> scaled_side(1, 336, 4000), scaled_side(480, 336, 640)
+    (1, 252)
+    """
+    return max(1, (2 * side_px * numerator + denominator) // (2 * denominator))

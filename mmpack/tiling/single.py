@@ -1,0 +1,115 @@
+"""One picture, one tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmpack.errors import ConfigError, nearest
+from mmpack.sample import TileGrid
+from mmpack.tiling.pixels import RGB, place, resize, scaled_side
+from mmpack.tiling.spec import TileSpec, rgb_color
+
+Fit = Literal["pad", "square", "crop", "keep"]
+
+_MAX_PADDED_SIDE_PX = 65_535  # the longest side of a JPEG; beyond it the padded form would be too large to make
+
+
+@dataclass(frozen=True, slots=True)
+class SingleTile:
+    """Every picture becomes one tile of S x S pixels.
+
+    Args:
+        spec: the tile.
+        fit: ``pad`` pads to a centred square, then resizes (as LLaVA does); ``square`` resizes and takes no notice
+            of the aspect; ``crop`` brings the shorter side to S and cuts the middle out (as CLIP does); ``keep``
+            brings the longer side to S and pads at the right or bottom.
+        pad_color: RGB of the padding; ``"mean"`` is the spec's mean, which the tower sees as zero, ``"background"``
+            the spec's background.
+
+    Raises:
+        ConfigError: unknown fit or colour.
+    """
+
+    spec: TileSpec
+    fit: Fit = "pad"
+    pad_color: RGB | Literal["mean", "background"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.fit not in get_args(Fit):
+            raise ConfigError(f"unknown fit {self.fit!r} of tiling 'single'; {nearest(str(self.fit), get_args(Fit))}")
+        if self.pad_color not in ("mean", "background"):
+            object.__setattr__(self, "pad_color", rgb_color("pad_color ('mean', 'background' or RGB)", self.pad_color))
+
+    def grid(self, width_px: int, height_px: int) -> TileGrid:
+        """Always one tile."""
+        assert min(width_px, height_px) >= 1, f"{width_px}x{height_px}"
+        return TileGrid(columns=1, rows=1)
+
+    def num_tokens(self, grid: TileGrid) -> int:
+        return grid.num_tiles * self.spec.embeddings_per_tile
+
+    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
+        """(1, 3, S, S) uint8."""
+        assert grid.num_tiles == 1, f"{grid} is no grid of tiling 'single'"
+        size, resample = self.spec.tile_size_px, self.spec.resample
+        if self.fit == "square":
+            tile = resize(rgb_HWC, size, size, resample)
+        elif self.fit == "crop":
+            tile = _crop(rgb_HWC, size, resample)
+        elif self.fit == "keep":
+            tile = _keep(rgb_HWC, size, resample, self._color())
+        else:
+            tile = _pad(rgb_HWC, size, resample, self._color())
+        return np.ascontiguousarray(tile.transpose(2, 0, 1)[np.newaxis])
+
+    def _color(self) -> RGB:
+        if self.pad_color == "mean":
+            return self.spec.mean_color
+        if self.pad_color == "background":
+            return self.spec.background
+        return self.pad_color
+
+
+def _crop(rgb_HWC: NDArray[np.uint8], size: int, resample: str) -> NDArray[np.uint8]:
+    """Shorter side to `size`, then the middle `size` x `size`, made in one step: only what is kept is computed."""
+    height_px, width_px, _ = rgb_HWC.shape
+    short = min(height_px, width_px)
+    full_width, full_height = size * width_px // short, size * height_px // short
+    left, top = (full_width - size) // 2, (full_height - size) // 2
+    per_x, per_y = width_px / full_width, height_px / full_height
+    box = (left * per_x, top * per_y, min(width_px, (left + size) * per_x), min(height_px, (top + size) * per_y))
+    return resize(rgb_HWC, size, size, resample, box=box)
+
+
+def _keep(
+    rgb_HWC: NDArray[np.uint8], size: int, resample: str, color: RGB, *, centred: bool = False
+) -> NDArray[np.uint8]:
+    """Longer side to `size`, the rest filled with `color`."""
+    height_px, width_px, _ = rgb_HWC.shape
+    longest = max(height_px, width_px)
+    width, height = scaled_side(width_px, size, longest), scaled_side(height_px, size, longest)
+    left, top = ((size - width) // 2, (size - height) // 2) if centred else (0, 0)
+    return place(resize(rgb_HWC, width, height, resample), size, size, left, top, color)
+
+
+def _pad(rgb_HWC: NDArray[np.uint8], size: int, resample: str, color: RGB) -> NDArray[np.uint8]:
+    """Padded to a centred square, then resized to `size`.
+
+    Resizing works on one axis at a time, so the long side is brought to `size` before there is any padding: the
+    square itself, which may be far larger than the picture, is never made.
+    """
+    height_px, width_px, _ = rgb_HWC.shape
+    side = max(height_px, width_px)
+    if side > _MAX_PADDED_SIDE_PX:
+        return _keep(rgb_HWC, size, resample, color, centred=True)
+    if width_px >= height_px:
+        narrow = resize(rgb_HWC, size, height_px, resample)
+        padded = place(narrow, size, side, 0, (side - height_px) // 2, color)
+    else:
+        narrow = resize(rgb_HWC, width_px, size, resample)
+        padded = place(narrow, side, size, (side - width_px) // 2, 0, color)
+    return resize(padded, size, size, resample)
