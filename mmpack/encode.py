@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mmpack.errors import ConfigError, Reason, SampleError, nearest
 from mmpack.images import image_size
 from mmpack.sample import IMAGE_TOKEN_INDEX, Conversation, EncodedSample, Picture, PictureSlot, PlannedPicture
-from mmpack.templates import Control, Span, Template, Text
+from mmpack.templates import Span, Template, Text
 from mmpack.tiling import TilingPolicy
 
 OVERSIZE_POLICIES = ("raise", "drop")
@@ -46,7 +46,8 @@ class LengthLimit:
         if sample.num_tokens <= self.seq_length:
             return
         in_pictures = sum(p.num_tokens for p in sample.pictures)
-        needs = f"{sample.num_tokens} tokens ({sample.num_tiles} tiles = {in_pictures}, text {sample.num_tokens - in_pictures})"
+        in_text = sample.num_tokens - in_pictures
+        needs = f"{sample.num_tokens} tokens ({sample.num_tiles} tiles = {in_pictures}, text {in_text})"
         if self.oversize == "raise":
             raise ConfigError(
                 f"{self.setting}={self.seq_length}: sample {sample.key!r} of {sample.source!r} needs {needs}; "
@@ -59,7 +60,7 @@ class SampleEncoder:
     """Encodes conversations with one tokenizer, one template and one tiling policy.
 
     Args:
-        tokenizer: a fast tokenizer of transformers (offsets are needed to mark the answers' tokens).
+        tokenizer: a fast tokenizer of transformers; its backend encodes user text without recognising control tokens.
         template: renders the turns; its control tokens must be in the vocabulary.
         tiling: says how a picture of some size is cut and how many embeddings that gives.
         limit: how long a sample may be.
@@ -76,7 +77,7 @@ class SampleEncoder:
             raise ConfigError("tokenizer is None; pass one, e.g. transformers.AutoTokenizer.from_pretrained(folder)")
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
-                f"tokenizer {type(tokenizer).__name__} has no character offsets; pass a fast tokenizer "
+                f"tokenizer {type(tokenizer).__name__} has no `tokenizers` backend; pass a fast one "
                 "(AutoTokenizer.from_pretrained gives one where a tokenizer.json exists)"
             )
         self.tokenizer = tokenizer
@@ -120,52 +121,34 @@ class SampleEncoder:
         )
 
     def _tokenize(self, spans: Sequence[Span]) -> tuple[NDArray[np.int64], NDArray[np.bool_], list[int]]:
-        """Token ids with one placeholder per picture, the trained mask, and the pictures in reading order."""
+        """Token ids with one placeholder per picture, the trained mask, and the pictures in reading order.
+
+        Neighbouring texts are tokenized as one string while they are both trained or both not. So no token
+        straddles the border of an answer: its tokens are what a model produces after the prompt's.
+        """
+        merged = _merge_texts(spans)
+        encoded = iter(self._encode_literally([span.text for span in merged if isinstance(span, Text)]))
         ids: list[int] = list(self.bos_token_ids)
         trained: list[bool] = [False] * len(ids)
         order: list[int] = []
-        run: list[Text] = []
-        for span in [*spans, None]:
-            if isinstance(span, Text):
-                run.append(span)
-                continue
-            self._tokenize_run(run, ids, trained)
-            run.clear()
-            if isinstance(span, Control):
-                ids.append(self._control_id(span.token))
-                trained.append(span.trained)
-            elif isinstance(span, PictureSlot):
+        for span in merged:
+            if isinstance(span, PictureSlot):
                 ids.append(IMAGE_TOKEN_INDEX)
                 trained.append(False)
                 order.append(span.index)
+                continue
+            new = next(encoded) if isinstance(span, Text) else [self._control_id(span.token)]
+            ids += new
+            trained += [span.trained] * len(new)
         return np.array(ids, dtype=np.int64), np.array(trained, dtype=np.bool_), order
 
-    def _tokenize_run(self, run: Sequence[Text], ids: list[int], trained: list[bool]) -> None:
-        """Tokenizes neighbouring texts as one string, so that seams between spans cost no token.
-
-        A token is trained if it holds a character of a trained span: one that straddles the border between a
-        prompt's blank and the answer's first word is what the model must produce first.
-        """
-        text = "".join(span.text for span in run)
-        if not text:
-            return
-        encoding = self._encode_literally(text)
-        ids.extend(encoding.ids)
-        is_trained = np.zeros(len(text), dtype=np.bool_)
-        start = 0
-        for span in run:
-            is_trained[start : start + len(span.text)] = span.trained
-            start += len(span.text)
-        count = np.concatenate([[0], np.cumsum(is_trained)])
-        trained.extend(bool(count[end] > count[begin]) for begin, end in encoding.offsets)
-
-    def _encode_literally(self, text: str) -> Any:
-        """Encodes `text` so that no control token is recognised in it, whatever a user typed."""
+    def _encode_literally(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text. No control token is recognised in them, whatever a user typed."""
         backend = self.tokenizer.backend_tokenizer
         before = backend.encode_special_tokens
         backend.encode_special_tokens = True
         try:
-            return backend.encode(text, add_special_tokens=False)
+            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
         finally:
             backend.encode_special_tokens = before
 
@@ -180,3 +163,22 @@ class SampleEncoder:
                 )
             self._control_ids[token] = int(token_id)
         return self._control_ids[token]
+
+
+def _merge_texts(spans: Sequence[Span]) -> list[Span]:
+    """Joins neighbouring texts of equal `trained`, and leaves empty ones out.
+
+    >>> _merge_texts([Text("a"), Text("b"), Text("", True), Text("c", True), PictureSlot(0)])
+    [Text(text='ab', trained=False), Text(text='c', trained=True), PictureSlot(index=0)]
+    """
+    merged: list[Span] = []
+    for span in spans:
+        if not isinstance(span, Text):
+            merged.append(span)
+        elif span.text:
+            last = merged[-1] if merged else None
+            if isinstance(last, Text) and last.trained == span.trained:
+                merged[-1] = Text(last.text + span.text, span.trained)
+            else:
+                merged.append(span)
+    return merged

@@ -101,11 +101,15 @@ class Offsets:
     def position_ids(self) -> NDArray[np.int64]:
         """(T,) counting from 0 in every segment."""
         starts = np.array(self.cu_seqlens_padded[:-1], dtype=np.int64)
-        rooms = np.diff(np.array(self.cu_seqlens_padded, dtype=np.int64))
+        rooms = _differences(self.cu_seqlens_padded)
         return np.arange(self.total, dtype=np.int64) - np.repeat(starts, rooms)
 
     def padding_mask(self) -> NDArray[np.bool_]:
         """(T,) True where no real token stands."""
-        used = np.diff(np.array(self.cu_seqlens, dtype=np.int64))
-        rooms = np.diff(np.array(self.cu_seqlens_padded, dtype=np.int64))
+        used, rooms = _differences(self.cu_seqlens), _differences(self.cu_seqlens_padded)
         return self.position_ids() >= np.repeat(used, rooms)
+
+
+def _differences(offsets: Sequence[int]) -> NDArray[np.int64]:
+    whole = np.array(offsets, dtype=np.int64)
+    return whole[1:] - whole[:-1]

@@ -82,7 +82,9 @@ def merge(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for rank, state in enumerate(states):
         for name in ("version", "settings", "num_streams", "epoch", "next_pack"):
             if state[name] != merged[name]:
-                raise StateError(f"rank {rank} has {name}={state[name]!r}, rank 0 has {merged[name]!r}; save at the same step")
+                raise StateError(
+                    f"rank {rank} has {name}={state[name]!r}, rank 0 has {merged[name]!r}; save at the same step"
+                )
         if twice := sorted(set(streams) & set(state["streams"])):
             raise StateError(f"streams {', '.join(twice)} are in the states of two ranks")
         streams.update(state["streams"])

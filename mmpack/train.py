@@ -81,10 +81,10 @@ class TrainConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("max_steps",):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}; it must be at least 1")
-        for name in ("learning_rate", "weight_decay", "warmup_steps", "grad_clip", "val_check_interval", "save_interval"):
+        if self.max_steps < 1:
+            raise ConfigError(f"max_steps={self.max_steps}; it must be at least 1")
+        rates = ("learning_rate", "weight_decay", "grad_clip")
+        for name in (*rates, "warmup_steps", "val_check_interval", "save_interval"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}; it must not be negative")
         if self.limit_val_batches is not None and self.limit_val_batches < 1:
@@ -180,7 +180,9 @@ class _Run:
                     count += 1
                     yield batch
                 if count == 0:
-                    raise ConfigError("the training data gave no pack; every sample was left out (see the drop counters)")
+                    raise ConfigError(
+                        "the training data gave no pack: every sample was left out, see the drop counters"
+                    )
 
         return generate()
 

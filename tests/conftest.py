@@ -32,14 +32,16 @@ def tokenizer() -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = [(Path(__file__).parent / "conftest.py").read_text(encoding="utf-8"), *(words(random.Random(i), 40) for i in range(50))]
+    own_source = (Path(__file__).parent / "conftest.py").read_text(encoding="utf-8")
+    texts = [own_source, *(words(random.Random(i), 40) for i in range(50))]
     backend.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     )
 
 
-WORDS = "the a picture shows red green small large dog bird house river under over near two three light dark sky".split()
+WORDS = ["the", "a", "picture", "shows", "red", "green", "small", "large", "dog", "bird", "house", "river", "under"]
+WORDS += ["over", "near", "two", "three", "light", "dark", "sky"]
 
 
 def words(rng: random.Random, count: int) -> str:

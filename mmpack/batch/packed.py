@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ class PackedBatch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedBatch:
         """The same batch with every tensor on `device`."""
-        moved = {
+        moved: dict[str, Any] = {
             f.name: value.to(device, non_blocking=non_blocking)
             for f in dataclasses.fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
@@ -94,15 +95,17 @@ class PackedBatch:
         assert len(cu) == len(padded) >= 2, f"cu_seqlens has {len(cu)} offsets, cu_seqlens_padded {len(padded)}"
         assert cu[0] == padded[0] == 0, "offsets must start at 0"
         assert padded[-1] == self.num_tokens, f"cu_seqlens_padded ends at {padded[-1]}, the row has {self.num_tokens}"
-        room = [b - a for a, b in zip(padded, padded[1:], strict=False)]
-        used = [b - a for a, b in zip(cu, cu[1:], strict=False)]
+        room = [b - a for a, b in itertools.pairwise(padded)]
+        used = [b - a for a, b in itertools.pairwise(cu)]
         assert all(r > 0 for r in room), "empty segment"
         assert all(0 <= u <= r for u, r in zip(used, room, strict=True)), "a segment holds more tokens than its room"
         num_filled = sum(u > 0 for u in used)
-        assert num_filled == len(self.sample_keys), f"{num_filled} segments hold tokens, {len(self.sample_keys)} samples"
+        assert num_filled == len(self.sample_keys), f"{num_filled} segments with tokens, {len(self.sample_keys)} keys"
         for start, real, end in zip(padded, used, padded[1:], strict=False):
             pad = self.padding_mask[0, start:end].cpu()
-            assert not bool(pad[:real].any()) and bool(pad[real:].all()), "padding_mask does not follow the offsets"
+            assert int(pad.sum()) == len(pad) - real == int(pad[real:].sum()), (
+                "padding_mask does not follow the offsets"
+            )
         assert self.max_seqlen == max(room), f"max_seqlen is {self.max_seqlen}, longest segment {max(room)}"
         expected = torch.cat([torch.arange(r) for r in room]).unsqueeze(0)
         assert torch.equal(self.position_ids.cpu(), expected), "position_ids must restart at 0 in every segment"
@@ -122,7 +125,8 @@ class PackedBatch:
         assert not bool((labels[follow] < 0).any()), "an image placeholder is a label"
 
     def _check_images(self) -> None:
-        assert self.pixels.dtype == torch.uint8 and self.pixels.ndim == 4, "pixels must be (N, 3, H, W) uint8"
+        assert self.pixels.dtype == torch.uint8, f"pixels are {self.pixels.dtype}, expected uint8"
+        assert self.pixels.ndim == 4, f"pixels have shape {tuple(self.pixels.shape)}, expected (N, 3, H, W)"
         num_tiles, num_images = int(self.tiles_per_image.sum()), int(self.images_per_sample.sum())
         assert num_tiles == self.pixels.shape[0], f"{num_tiles} tiles announced, {self.pixels.shape[0]} given"
         assert num_images == len(self.tiles_per_image), "images_per_sample does not add up to tiles_per_image"

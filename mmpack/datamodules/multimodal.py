@@ -10,6 +10,7 @@ from mmpack.collate import Collator
 from mmpack.encode import LengthLimit, SampleEncoder
 from mmpack.errors import ConfigError
 from mmpack.layout import Layout
+from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
 from mmpack.sample import IGNORE_INDEX, IMAGE_MARK, IMAGE_TOKEN_INDEX
 from mmpack.templates import TEMPLATES, Template
 from mmpack.tiling import TileSpec, TilingPolicy, make_tiling
@@ -126,14 +127,10 @@ class MultiModalTaskEncoder:
         config = self.vision_config
         if config is None:
             return
-        side = config.image_size // config.patch_size
-        expected = side * side + (1 if self.vision_feature_select_strategy == "full" and _has_class_token(config) else 0)
-        if expected != self.num_image_embeddings_per_tile:
-            raise ConfigError(
-                f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}, but the vision tower gives "
-                f"{expected} (image_size {config.image_size} / patch_size {config.patch_size}, squared); "
-                f"set num_image_embeddings_per_tile={expected}"
-            )
+        full = self.vision_feature_select_strategy == "full"
+        keeps_class_token = full and "siglip" not in str(getattr(config, "model_type", ""))  # only CLIP has one
+        from_tower = embeddings_per_tile(config.image_size, config.patch_size, keeps_class_token=keeps_class_token)
+        check_embeddings_per_tile(from_tower, self.num_image_embeddings_per_tile)
         size = self.build_tiling().spec.tile_size_px
         if size != config.image_size:
             raise ConfigError(
@@ -188,8 +185,3 @@ class MultiModalTaskEncoder:
             pad_token_id=0 if pad is None else int(pad),
             loss_weight=self.loss_weight,
         )
-
-
-def _has_class_token(vision_config: Any) -> bool:
-    """CLIP's tower puts a class token before the patches; SigLIP's has none."""
-    return "siglip" not in str(getattr(vision_config, "model_type", "")).lower()

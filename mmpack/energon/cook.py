@@ -65,5 +65,7 @@ def _picture(parts: dict[str, bytes], name: str) -> Picture:
         if len(only) == 1 and "." not in only[0]:
             data = parts[only[0]]
     if data is None:
-        raise SampleError(Reason.IMAGE_MISSING, f"no part {name!r}; the sample has {', '.join(sorted(parts)) or 'none'}")
+        raise SampleError(
+            Reason.IMAGE_MISSING, f"no part {name!r}; the sample has {', '.join(sorted(parts)) or 'none'}"
+        )
     return Picture(name=name, data=data)

@@ -34,13 +34,13 @@ FaultHandler = Callable[[Exception, str], None]  # the error, and the name of wh
 
 
 @edataclass
-class RawParts(Sample):
+class RawParts(Sample):  # type: ignore[misc]
     """A crude sample: its tar members by extension, as bytes."""
 
     parts: dict[str, Any]
 
 
-@stateless
+@stateless  # type: ignore[untyped-decorator]
 def _keep_parts(sample: dict[str, Any]) -> RawParts:
     parts = {name: value for name, value in sample.items() if not name.startswith("__")}
     return RawParts(**basic_sample_keys(sample), parts=parts)
@@ -111,7 +111,8 @@ class Source:
         try:
             dataset = self._open(worker)
         except Exception as error:
-            raise ConfigError(f"cannot open split {config.split!r} of {str(config.path)!r}: {_one_line(error)}") from error
+            what = f"split {config.split!r} of {str(config.path)!r}"
+            raise ConfigError(f"cannot open {what}: {_one_line(error)}") from error
         self.num_samples = len(dataset)  # of this stream
         self._dataset = SimpleSavableDatasetWrapper(dataset, worker, NoCachePool())
 

@@ -89,8 +89,9 @@ class PackStream:
         if self.epoch == epoch:
             return
         if not (self.exhausted and self._next is None and not len(self._window) and not len(self._aligned)):
-            raise StateError(f"stream {self.stream} is in the middle of epoch {self.epoch}, not at the start of {epoch}")
+            raise StateError(f"stream {self.stream} is within epoch {self.epoch}, not at the start of {epoch}")
         self.epoch, self.round, self.exhausted = epoch, 0, False
+        self._aligned.restart()
 
     def __iter__(self) -> Iterator[PackedBatch]:
         if self._reading is None and not self.exhausted:
@@ -204,7 +205,9 @@ class PackStream:
         except ConfigError:
             raise
         except Exception as error:  # energon passes on whatever its reader met
-            lost = error if isinstance(error, SampleError) else SampleError(Reason.UNREADABLE, repr(error)[:200], key=key)
+            lost = (
+                error if isinstance(error, SampleError) else SampleError(Reason.UNREADABLE, repr(error)[:200], key=key)
+            )
             sample = LostSample(key=key, source=source, num_tokens=num_tokens, error=lost)
         if sample.num_tokens != num_tokens:
             raise StateError(

@@ -20,9 +20,12 @@ class Stream(Protocol):
 class StreamFactory(Protocol):
     """Opens streams; called in the process that will read them."""
 
-    num_streams: int
-    settings: Mapping[str, Any]  # everything that shapes the packs; compared at resume
-    versions: Mapping[str, str]
-    max_batch_bytes: int  # what the tensors of one pack can take, for the transfer
-
+    @property
+    def num_streams(self) -> int: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...  # everything that shapes the packs; compared at resume
+    @property
+    def versions(self) -> Mapping[str, str]: ...
+    @property
+    def max_batch_bytes(self) -> int: ...  # what the tensors of one pack can take, for the transfer
     def __call__(self, stream: int) -> Stream: ...

@@ -57,7 +57,9 @@ class SlotMemory:
         """The batch, copied out of its slot, which may then be reused."""
         if header.slot is None:
             return PackedBatch(**header.fields)
-        views = {name: self._view(header.slot, dtype, shape, at).clone() for name, dtype, shape, at in header.tensors}
+        views: dict[str, Any] = {
+            name: self._view(header.slot, dtype, shape, at).clone() for name, dtype, shape, at in header.tensors
+        }
         return PackedBatch(**header.fields, **views)
 
     def _view(self, slot: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> Tensor:

@@ -59,7 +59,10 @@ def test_the_published_snippet_runs(energon_dataset: Path, tokenizer: Any) -> No
         ({"micro_batch_size": 2}, r"micro_batch_size=2 .*set micro_batch_size=1 .*packed_sequence_size=1024"),
         ({"packed_sequence_size": None}, r"packed_sequence_size=None.*e\.g\. packed_sequence_size=8192"),
         ({"packed_sequence_size": -1}, r"packed_sequence_size=-1"),
-        ({"packed_sequence_size": 300, "oversize": None}, r"packed_sequence_size=300 .*below seq_length=512.*oversize="),
+        (
+            {"packed_sequence_size": 300, "oversize": None},
+            r"packed_sequence_size=300 .*below seq_length=512.*oversize=",
+        ),
         ({"packing_buffer_size": None}, r"packing_buffer_size=None.*e\.g\. 200"),
         ({"packed_sequence": False}, r"packed_sequence=False"),
         ({"oversize": "cut"}, r"oversize='cut'"),

@@ -1,4 +1,4 @@
-"""A fresh process that restores saved states and prints what comes next: ``python -m tests.loader.resume_process JOB``."""
+"""A fresh process that restores saved states and prints what comes next; run as a module with the job file."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_validation_is_the_whole_split_the_same_every_time(energon_dataset: Path
 
 
 def test_sizes_that_do_not_divide_name_those_that_do(energon_dataset: Path, tokenizer: Any) -> None:
-    with pytest.raises(ConfigError, match="world_size=5 does not divide num_streams=12.*1, 2, 3, 4, 6, 12"):
+    with pytest.raises(ConfigError, match=r"world_size=5 does not divide num_streams=12.*1, 2, 3, 4, 6, 12"):
         data_module(energon_dataset, tokenizer, data_parallel_size=5, data_parallel_rank=0, global_batch_size=5)
     with pytest.raises(ConfigError, match=r"num_workers=13.*0\.\.12 workers"):
         data_module(energon_dataset, tokenizer, num_workers=13)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ REPO = Path(__file__).parents[2]
 
 def test_a_killed_worker_is_a_clear_error_and_loses_nothing(energon_dataset: Path, tokenizer: Any) -> None:
     module = data_module(energon_dataset, tokenizer, num_workers=2)
-    expected = [digest(b) for b, _ in zip(data_module(energon_dataset, tokenizer).train_dataloader(), range(20))]
+    expected = [digest(b) for b in itertools.islice(data_module(energon_dataset, tokenizer).train_dataloader(), 20)]
     iterator = iter(module.train_dataloader())
     got = [digest(next(iterator)) for _ in range(3)]
     children = psutil.Process().children()
@@ -29,10 +30,9 @@ def test_a_killed_worker_is_a_clear_error_and_loses_nothing(energon_dataset: Pat
     os.kill(victim.pid, signal.SIGKILL)
     started = time.monotonic()
     with pytest.raises(WorkerError, match="died: killed by SIGKILL"):
-        for batch in iterator:
-            got.append(digest(batch))
+        got.extend(digest(batch) for batch in iterator)
     assert time.monotonic() - started < 20
-    got += [digest(b) for b, _ in zip(module.train_dataloader(), range(20 - len(got)))]
+    got += [digest(b) for b in itertools.islice(module.train_dataloader(), 20 - len(got))]
     assert got == expected
 
 
@@ -58,7 +58,9 @@ def test_workers_end_when_the_trainer_is_killed(energon_dataset: Path, tokenizer
         "print('ready', flush=True)\n"
         "time.sleep(60)\n"
     )
-    trainer = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], cwd=REPO, stdout=subprocess.PIPE, text=True)
+    trainer = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=REPO, stdout=subprocess.PIPE, text=True
+    )
     assert trainer.stdout is not None
     assert trainer.stdout.readline().strip() == "ready"
     workers = psutil.Process(trainer.pid).children(recursive=True)
@@ -72,4 +74,4 @@ def test_workers_end_when_the_trainer_is_killed(energon_dataset: Path, tokenizer
 def test_a_configuration_error_in_a_worker_arrives_as_one(energon_dataset: Path, tokenizer: Any) -> None:
     module = data_module(energon_dataset, tokenizer, num_workers=1, seq_length=60, oversize="raise")
     with pytest.raises(ConfigError, match=r"seq_length=60: sample '\d+' of 'energon' needs"):
-        list(zip(module.train_dataloader(), range(200)))
+        list(itertools.islice(module.train_dataloader(), 200))
