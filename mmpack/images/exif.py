@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _ORIENTATION_TAG = 0x0112
-_SHORT, _LONG = 3, 4  # the field types that writers use for it
+_WHOLE_NUMBER_BYTES = {3: 2, 4: 4, 6: 1, 8: 2, 9: 4, 13: 4}  # by field type (TIFF 6.0, p. 15)
 _IFD_ENTRY_BYTES = 12
 _XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 _EXIF_PREFIX = b"Exif\x00\x00"
@@ -51,9 +51,15 @@ def _from_exif(exif: bytes) -> int | None:
         if _number(exif, at, 2, little) != _ORIENTATION_TAG:
             continue
         kind, count = _number(exif, at + 2, 2, little), _number(exif, at + 4, 4, little)
-        if count == 1 and kind in (_SHORT, _LONG):
-            return _number(exif, at + 8, 2 if kind == _SHORT else 4, little)
-        return UPRIGHT  # the tag is there but says nothing usable
+        size = _WHOLE_NUMBER_BYTES.get(kind, 0)
+        if not size or not count:
+            return UPRIGHT  # the tag is there but says nothing usable
+        value_at = at + 8
+        if size * count > 4:  # too long for the entry: the entry says where it is
+            value_at = _number(exif, value_at, 4, little)
+            if value_at + size * count > len(exif):
+                return None
+        return _number(exif, value_at, size, little)
     return None
 
 

@@ -39,6 +39,8 @@ class DynamicTiles:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name}={value!r}; a whole number of at least 1")
+        if not isinstance(self.thumbnail, bool):
+            raise ConfigError(f"thumbnail={self.thumbnail!r}; true or false")
         if self.min_tiles > self.max_tiles:
             raise ConfigError(f"min_tiles={self.min_tiles} is above max_tiles={self.max_tiles}")
 

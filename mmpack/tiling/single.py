@@ -15,7 +15,11 @@ from mmpack.tiling.spec import TileSpec, rgb_color
 
 Fit = Literal["pad", "square", "crop", "keep"]
 
-_MAX_PADDED_SIDE_PX = 65_535  # the longest side of a JPEG; beyond it the padded form would be too large to make
+# Pillow may take the two axes in either order, and sharp edges differ by a few grey levels between the orders. Up to
+# these limits the tile is therefore made from the whole square or the whole resized picture, as other code makes it.
+_MAX_SQUARE_SIDE_PX = 4096  # 50 MB
+_MAX_PADDED_SIDE_PX = 65_535  # the longest side of a JPEG
+_MAX_CROP_ASPECT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,13 @@ class SingleTile:
 
 
 def _crop(rgb_HWC: NDArray[np.uint8], size: int, resample: str) -> NDArray[np.uint8]:
-    """Shorter side to `size`, then the middle `size` x `size`, made in one step: only what is kept is computed."""
+    """Shorter side to `size`, then the middle `size` x `size`; of a long strip only the middle is computed."""
     height_px, width_px, _ = rgb_HWC.shape
     short = min(height_px, width_px)
     full_width, full_height = size * width_px // short, size * height_px // short
     left, top = (full_width - size) // 2, (full_height - size) // 2
+    if max(full_width, full_height) <= _MAX_CROP_ASPECT * size:
+        return resize(rgb_HWC, full_width, full_height, resample)[top : top + size, left : left + size]
     per_x, per_y = width_px / full_width, height_px / full_height
     box = (left * per_x, top * per_y, min(width_px, (left + size) * per_x), min(height_px, (top + size) * per_y))
     return resize(rgb_HWC, size, size, resample, box=box)
@@ -99,13 +105,16 @@ def _keep(
 def _pad(rgb_HWC: NDArray[np.uint8], size: int, resample: str, color: RGB) -> NDArray[np.uint8]:
     """Padded to a centred square, then resized to `size`.
 
-    Resizing works on one axis at a time, so the long side is brought to `size` before there is any padding: the
-    square itself, which may be far larger than the picture, is never made.
+    Of a large picture the long side is brought to `size` before there is any padding, so that the square itself is
+    never made; of one longer still, the picture is resized before it is padded.
     """
     height_px, width_px, _ = rgb_HWC.shape
     side = max(height_px, width_px)
     if side > _MAX_PADDED_SIDE_PX:
         return _keep(rgb_HWC, size, resample, color, centred=True)
+    if side <= _MAX_SQUARE_SIDE_PX:
+        left, top = (side - width_px) // 2, (side - height_px) // 2
+        return resize(place(rgb_HWC, side, side, left, top, color), size, size, resample)
     if width_px >= height_px:
         narrow = resize(rgb_HWC, size, height_px, resample)
         padded = place(narrow, size, side, 0, (side - height_px) // 2, color)

@@ -1,0 +1,80 @@
+"""What every entry of TILINGS promises, and the table itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mmpack.errors import ConfigError
+from mmpack.tiling import TILINGS, TileSpec, TilingPolicy, make_tiling
+
+SPEC = TileSpec(tile_size_px=28, embeddings_per_tile=4, mean=(0.2, 0.4, 0.6), std=(0.5, 0.5, 0.5))
+SIZES = [(28, 28), (56, 28), (1, 1), (1, 400), (400, 1), (31, 97), (83, 89), (84, 112), (27, 29), (640, 48)]
+OPTIONS: dict[str, list[dict[str, object]]] = {
+    "single": [{"fit": fit} for fit in ("pad", "square", "crop", "keep")] + [{"pad_color": [1, 2, 3]}],
+    "dynamic": [{}, {"thumbnail": False}, {"min_tiles": 3, "max_tiles": 6}, {"max_tiles": 1}],
+}
+POLICIES = [(name, options) for name in TILINGS for options in OPTIONS.get(name, [{}])]
+
+
+def picture(width_px: int, height_px: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height_px, width_px, 3), dtype=np.uint8)
+
+
+@pytest.fixture(params=POLICIES, ids=str)
+def policy(request: pytest.FixtureRequest) -> TilingPolicy:
+    name, options = request.param
+    return make_tiling(name, SPEC, **options)
+
+
+@pytest.mark.parametrize(("width_px", "height_px"), SIZES)
+def test_a_cut_is_what_its_grid_planned(policy: TilingPolicy, width_px: int, height_px: int) -> None:
+    rgb = picture(width_px, height_px)
+    before = rgb.copy()
+    grid = policy.grid(width_px, height_px)
+    tiles = policy.cut(rgb, grid)
+    assert min(grid.columns, grid.rows) >= 1
+    assert grid.num_tiles == grid.columns * grid.rows + grid.thumbnail
+    assert tiles.shape == (grid.num_tiles, 3, 28, 28)
+    assert tiles.dtype == np.uint8
+    assert tiles.flags.c_contiguous
+    assert policy.num_tokens(grid) == 4 * len(tiles)
+    assert np.array_equal(rgb, before), "the picture was written to"
+    assert policy.grid(width_px, height_px) == grid
+    assert np.array_equal(policy.cut(rgb, grid), tiles)
+
+
+def test_a_picture_of_one_colour_stays_so_where_it_is(policy: TilingPolicy) -> None:
+    rgb = np.full((40, 60, 3), (200, 100, 50), dtype=np.uint8)
+    tiles = policy.cut(rgb, policy.grid(60, 40))
+    assert np.abs(tiles[0, :, 10, 10].astype(int) - (200, 100, 50)).max() <= 1
+
+
+def test_a_size_without_pixels_is_our_own_bug(policy: TilingPolicy) -> None:
+    with pytest.raises(AssertionError):
+        policy.grid(0, 5)
+
+
+def test_policies_are_equal_by_value_and_say_what_they_are(policy: TilingPolicy) -> None:
+    assert policy.spec is SPEC
+    assert repr(SPEC) in repr(policy)
+    assert hash(policy) == hash(policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "hint"),
+    [
+        ("dynamc", {}, "did you mean 'dynamic'"),
+        ("dynamic", {"max_tile": 6}, "did you mean 'max_tiles'"),
+        ("dynamic", {"max_tiles": 0}, "max_tiles=0"),
+        ("dynamic", {"max_tiles": 2.0}, "max_tiles=2.0"),
+        ("dynamic", {"min_tiles": 4, "max_tiles": 3}, "min_tiles=4 is above max_tiles=3"),
+        ("dynamic", {"thumbnail": "no"}, "thumbnail='no'"),
+        ("single", {"fit": "croop"}, "did you mean 'crop'"),
+        ("single", {"pad_color": (1, 2)}, "pad_color"),
+        ("single", {"pad_color": "white"}, "pad_color"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_remedy(name: str, options: dict[str, object], hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint.replace("(", r"\(")):
+        make_tiling(name, SPEC, **options)
