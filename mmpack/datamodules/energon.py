@@ -22,7 +22,7 @@ class EnergonMultiModalDataModule:
             `task_encoder` is given.
         seq_length: most tokens of one sample.
         micro_batch_size: packs per step and rank; 1, since a pack already holds many samples.
-        global_batch_size: packs per optimizer step over all ranks.
+        global_batch_size: packs per optimizer step over all ranks; None for one per rank.
         num_workers: processes that read, encode and decode; 0 reads in the training process.
         num_val_workers: the same for validation; None for `num_workers`.
         task_encoder: how samples are encoded and how long a pack is; None builds one from the arguments.
@@ -50,7 +50,7 @@ class EnergonMultiModalDataModule:
         image_processor: Any = None,
         seq_length: int = 2048,
         micro_batch_size: int = 1,
-        global_batch_size: int = 1,
+        global_batch_size: int | None = None,
         num_workers: int = 1,
         num_val_workers: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
@@ -92,6 +92,7 @@ class EnergonMultiModalDataModule:
                 f"{size * micro_batch_size}"
             )
         self.rank, self.world_size = _data_parallel(data_parallel_rank, data_parallel_size)
+        global_batch_size = self.world_size if global_batch_size is None else global_batch_size
         if global_batch_size < 1 or global_batch_size % self.world_size:
             raise ConfigError(
                 f"global_batch_size={global_batch_size} is not a multiple of the {self.world_size} data-parallel ranks"
