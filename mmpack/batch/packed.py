@@ -100,7 +100,8 @@ class PackedBatch:
         assert all(r > 0 for r in room), "empty segment"
         assert all(0 <= u <= r for u, r in zip(used, room, strict=True)), "a segment holds more tokens than its room"
         num_filled = sum(u > 0 for u in used)
-        assert num_filled == len(self.sample_keys), f"{num_filled} segments with tokens, {len(self.sample_keys)} keys"
+        num_samples = len(self.sample_keys)
+        assert num_filled == num_samples, f"{num_filled} segments hold tokens, {num_samples} samples"
         for start, real, end in zip(padded, used, padded[1:], strict=False):
             pad = self.padding_mask[0, start:end].cpu()
             assert int(pad.sum()) == len(pad) - real == int(pad[real:].sum()), (
