@@ -1,0 +1,75 @@
+"""The README's commands and code run as they are written, in a folder that holds what they name."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[1]
+README = (REPO / "README.md").read_text(encoding="utf-8")
+DEMO = REPO / "mmpack" / "demo_data"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.S | re.M)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder: the demo data under the names that the README uses."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "data").mkdir()
+    (folder / "data" / "llava.json").symlink_to(DEMO / "llava.json")
+    (folder / "data" / "images").symlink_to(DEMO / "images")
+    (folder / "configs").symlink_to(REPO / "configs")
+    (folder / "mmpack").mkdir()
+    (folder / "mmpack" / "demo_data").symlink_to(DEMO)
+    return folder
+
+
+def run(folder: Path, command: list[str]) -> str:
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+    return done.stdout
+
+
+def test_the_commands_run(folder: Path) -> None:
+    commands = [line.partition("#")[0].strip() for block in blocks("") for line in block.splitlines()]
+    commands = [command for command in commands if command.startswith("mmpack ")]
+    assert len(commands) == 4
+    for command in commands:
+        words = command.split()
+        if words[1] == "train":
+            words += ["--set", "train.max_steps=3"]
+        run(folder, words)
+    assert (folder / "pack.html").stat().st_size > 10_000
+    assert (folder / "build" / "run" / "train.jsonl").exists()
+
+
+def test_the_code_runs(folder: Path) -> None:
+    (code,) = blocks("python")
+    dataset = folder / "build" / "demo" / "energon"
+    if not dataset.exists():
+        source = ["data/llava.json", str(dataset), "--image-root", "data/images"]
+        run(folder, ["mmpack", "convert", *source, "--split", "train=0.9,val=0.1"])
+    said = run(folder, [sys.executable, "-W", "error::UserWarning", "-c", code])
+    assert re.search(r"^\d+ samples in \d+ tokens$", said, flags=re.M)
+
+
+def test_the_make_targets_exist() -> None:
+    targets = re.findall(r"^make (\S+)", README, flags=re.M)
+    makefile = (REPO / "Makefile").read_text(encoding="utf-8")
+    assert targets == ["demo", "test"]
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.M)
+
+
+def test_linked_files_exist() -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (REPO / link).exists(), link
