@@ -23,6 +23,7 @@ class Reason(StrEnum):
     WRONG_TYPE = "wrong_type"
     EMPTY_CONVERSATION = "empty_conversation"
     UNKNOWN_ROLE = "unknown_role"
+    ROLE_ORDER = "role_order"  # a system turn that is not the first
     NO_ANSWER = "no_answer"  # nothing to learn from: no assistant turn, or only blank ones
     PLACEHOLDER_COUNT = "placeholder_count"  # number of image marks differs from number of images
     BAD_TEXT = "bad_text"  # text that cannot be written as UTF-8 (a lone surrogate)

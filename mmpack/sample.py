@@ -53,6 +53,12 @@ class Turn:
 
     role: Role
     parts: tuple[Part, ...]
+    masked: bool = False  # an answer that the model should read but not learn
+
+    @property
+    def trained(self) -> bool:
+        """Whether the model must learn to produce this turn."""
+        return self.role is Role.ASSISTANT and not self.masked
 
     @property
     def text(self) -> str:

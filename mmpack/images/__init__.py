@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from mmpack.images.decode import decode_image
 from mmpack.images.header import DEFAULT_MAX_PIXELS, image_size
+from mmpack.images.sniff import image_extension
 from mmpack.tiling import resize
 
-__all__ = ["DEFAULT_MAX_PIXELS", "decode_image", "image_size", "resize"]
+__all__ = ["DEFAULT_MAX_PIXELS", "decode_image", "image_extension", "image_size", "resize"]

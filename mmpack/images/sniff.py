@@ -87,3 +87,16 @@ def _what_it_is(data: bytes) -> str:
     if text.startswith((b"{", b"[")):
         return "a JSON text"
     return f"{len(data)} bytes of no known picture format"
+
+
+_EXTENSIONS = {"JPEG": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}
+
+
+def image_extension(data: bytes) -> str:
+    """The usual file name extension for what `data` is, in lower case. Raises SampleError as `picture_format` does.
+
+    >>> image_extension(b"GIF89a......")
+    'gif'
+    """
+    name = picture_format(data)
+    return _EXTENSIONS.get(name, name.lower())

@@ -6,10 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
-import time
 import traceback
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,6 +18,7 @@ from mmpack.batch import PackedBatch
 from mmpack.errors import ConfigError, MmpackError, WorkerError
 from mmpack.loader.contract import Stream, StreamFactory
 from mmpack.loader.slots import Header, SlotMemory
+from mmpack.processes import end_with_parent, quiet_fork
 
 StreamPlan = Sequence[tuple[int, dict[str, Any] | None]]  # streams in the order of their turns, with their states
 
@@ -83,7 +81,7 @@ class WorkerFeed:
             worker = _Worker(number, factory, share, epoch, prefetch)
             self._workers.append(worker)
             self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
-        with _quiet_fork():
+        with quiet_fork():
             for worker in self._workers:
                 worker.start()
 
@@ -96,20 +94,6 @@ class WorkerFeed:
     def close(self) -> None:
         for worker in self._workers:
             worker.stop()
-
-
-@contextlib.contextmanager
-def _quiet_fork() -> Iterator[None]:
-    """The children use no tokenizer threads, and say so before the tokenizer's own fork handler warns about them."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = before or "false"
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
-            yield
-    finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
 
 
 class _Worker:
@@ -177,7 +161,7 @@ def _work(
     """A worker process: gives every stream of its share its turn until all have ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()
+    end_with_parent(parent)
     torch.set_num_threads(1)
     free = list(range(slots.num_slots))
     try:
@@ -205,10 +189,3 @@ def _work(
     except Exception as error:
         text = "".join(traceback.format_exception(error))
         conn.send(WorkerError(f"{multiprocessing.current_process().name} failed:\n{text}"))
-
-
-def _leave_with_parent(parent: int) -> None:
-    """Ends this process when the trainer is gone, however it went; a blocked pipe cannot hold it."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)

@@ -59,6 +59,6 @@ TEMPLATES: Registry[TemplateFactory] = Registry(
 )
 
 
-def spans_of(turn: Turn, *, trained: bool) -> list[Span]:
+def spans_of(turn: Turn) -> list[Span]:
     """A turn's own parts as spans; pictures are never trained."""
-    return [Text(part, trained) if isinstance(part, str) else part for part in turn.parts]
+    return [Text(part, turn.trained) if isinstance(part, str) else part for part in turn.parts]

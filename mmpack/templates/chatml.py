@@ -20,7 +20,6 @@ class ChatML:
         if self.system and not (turns and turns[0].role is Role.SYSTEM):
             spans += [Control("<|im_start|>"), Text("system\n" + self.system), Control(self.stop_string), Text("\n")]
         for turn in turns:
-            trained = turn.role is Role.ASSISTANT
-            spans += [Control("<|im_start|>"), Text(f"{turn.role.value}\n"), *spans_of(turn, trained=trained)]
-            spans += [Control(self.stop_string, trained=trained), Text("\n")]
+            spans += [Control("<|im_start|>"), Text(f"{turn.role.value}\n"), *spans_of(turn)]
+            spans += [Control(self.stop_string, turn.trained), Text("\n")]
         return spans

@@ -31,9 +31,9 @@ class LlavaV1:
             spans.append(Text(self.system + " "))
         for turn in turns:
             if turn.role is Role.SYSTEM:
-                spans += [*spans_of(turn, trained=False), Text(" ")]
+                spans += [*spans_of(turn), Text(" ")]
             elif turn.role is Role.USER:
-                spans += [Text("USER: "), *spans_of(turn, trained=False), Text(" ")]
+                spans += [Text("USER: "), *spans_of(turn), Text(" ")]
             else:
-                spans += [Text("ASSISTANT: "), *spans_of(turn, trained=True), Control(self.stop_string, trained=True)]
+                spans += [Text("ASSISTANT: "), *spans_of(turn), Control(self.stop_string, turn.trained)]
         return spans

@@ -19,7 +19,7 @@ class Plain:
         spans: list[Span] = [Text(self.system)] if self.system else []
         for turn in turns:
             if turn.role is Role.ASSISTANT:
-                spans += [*spans_of(turn, trained=True), Text(self.stop_string, trained=True)]
+                spans += [*spans_of(turn), Text(self.stop_string, turn.trained)]
             else:
                 spans += [part for part in turn.parts if isinstance(part, PictureSlot)]
         return spans

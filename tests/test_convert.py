@@ -1,0 +1,255 @@
+"""LLaVA JSON -> Energon dataset: every case file, the same bytes from any workers, whole or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmpack.convert import ConvertConfig, ConvertReport, convert
+from mmpack.errors import ConfigError, SampleError
+from tests.conftest import write_llava
+
+CASES = Path(__file__).parent / "cases" / "llava"
+EXPECTED: dict[str, dict[str, Any]] = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))
+REPO = Path(__file__).parents[1]
+
+
+def run(src: Path, dst: Path, **options: Any) -> ConvertReport:
+    options.setdefault("image_root", src.parent / "images")
+    return convert(ConvertConfig(src=src, dst=dst, **options))
+
+
+def members(dataset: Path) -> list[tuple[str, bytes]]:
+    found = []
+    for shard in sorted(dataset.glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            found += [(m.name, tar.extractfile(m).read()) for m in tar.getmembers()]  # type: ignore[union-attr]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_case_files_have_their_outcome(name: str, tmp_path: Path) -> None:
+    expected = EXPECTED[name]
+    dst = tmp_path / "out"
+    if "error" in expected:
+        with pytest.raises(ConfigError, match=expected["error"]) as caught:
+            run(CASES / name, dst)
+        assert name in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+        return
+    report = run(CASES / name, dst)
+    assert report.kept == expected["kept"]
+    assert report.skipped == expected.get("skipped", {})
+    assert report.kept + sum(report.skipped.values()) == len(report.samples)
+    kept = [s for s in report.samples if s.reason is None]
+    assert len({s.key for s in kept}) == len(kept)
+    written = {name.partition(".")[0] for name, _ in members(dst)}
+    assert written == {s.key for s in kept}
+
+
+def test_every_case_file_is_listed() -> None:
+    assert {path.name for path in CASES.glob("*.json*")} - {"expected.json"} == set(EXPECTED)
+
+
+def test_keys_are_safe_and_ids_are_kept(tmp_path: Path) -> None:
+    report = run(CASES / "odd_ids.json", tmp_path / "out")
+    records = {name: json.loads(data) for name, data in members(tmp_path / "out") if name.endswith(".json")}
+    for sample in report.samples:
+        assert sample.key.isalnum()
+        assert records[f"{sample.key}.json"]["id"] == sample.id
+
+
+def test_parts_of_a_sample_stand_together_pictures_first(tmp_path: Path) -> None:
+    source = write_llava(tmp_path / "in", 60)
+    run(source, tmp_path / "out", split={"train": 0.7, "val": 0.3})
+    originals = json.loads(source.read_text())
+    names = [name for name, _ in members(tmp_path / "out")]
+    content = dict(members(tmp_path / "out"))
+    keys = [name.partition(".")[0] for name in names]
+    assert sum(a != b for a, b in zip(keys, keys[1:], strict=False)) == len(set(keys)) - 1
+    assert len(set(keys)) == 60
+    for key in set(keys):
+        record = json.loads(content[f"{key}.json"])
+        original = originals[int(key)]
+        files = original.get("image", [])
+        files = [files] if isinstance(files, str) else files
+        assert record["conversations"] == original["conversations"]
+        assert record.get("image", []) == [f"{i}.png" for i in range(len(files))]
+        parts = [name for name, owner in zip(names, keys, strict=True) if owner == key]
+        assert parts == [f"{key}.{i}.png" for i in range(len(files))] + [f"{key}.json"]
+        for i, file in enumerate(files):
+            assert content[f"{key}.{i}.png"] == (source.parent / "images" / file).read_bytes()
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
+    source = write_llava(tmp_path / "in", 50)
+    hashes = []
+    for workers in (0, 1, 3):
+        dst = tmp_path / f"out{workers}"
+        run(source, dst, workers=workers, split={"train": 0.8, "val": 0.2}, max_samples_per_shard=7)
+        files = sorted([*dst.glob("*.tar"), dst / ".nv-meta" / "split.yaml"])
+        hashes.append([(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files])
+    assert len(hashes[0]) > 5
+    assert hashes[0] == hashes[1] == hashes[2]
+
+
+def test_splits_have_their_shares_and_none_is_empty(tmp_path: Path) -> None:
+    report = run(write_llava(tmp_path / "in", 40), tmp_path / "out", split={"train": 0.9, "val": 0.08, "test": 0.02})
+    assert report.splits == {"train": 36, "val": 3, "test": 1}
+    with pytest.raises(ConfigError, match="2 samples cannot fill the splits train, val, test"):
+        run(write_llava(tmp_path / "few", 2), tmp_path / "out2", split={"train": 0.9, "val": 0.08, "test": 0.02})
+
+
+def test_the_report_is_written_and_adds_up(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    config = ConvertConfig(src=CASES / "mixed_14.json", dst=tmp_path / "out", image_root=CASES / "images")
+    report = convert(config, lambda done, total: seen.append((done, total)))
+    written = json.loads((tmp_path / "out" / "convert-report.json").read_text(encoding="utf-8"))
+    assert written == json.loads(json.dumps(report.to_json()))
+    assert written["kept"] == 4
+    assert sum(written["skipped"].values()) == 10
+    assert Counter(s["reason"] for s in written["samples"] if s["reason"]) == written["skipped"]
+    assert [s["id"] for s in written["samples"] if s["reason"] is None] == ["g1", "g2", "g3", "g4"]
+    assert seen[-1] == (14, 14)
+    assert written["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar"))
+
+
+def test_on_error_raise_names_the_sample_and_leaves_nothing(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        with pytest.raises(SampleError, match=r"entry 3, id 'b1'.*image_missing: 'nope\.jpg'"):
+            run(CASES / "mixed_14.json", tmp_path / "out", on_error="raise", workers=workers)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_pictures_outside_the_folder_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes((CASES / "images" / "red.jpg").read_bytes())
+    (tmp_path / "images").mkdir()
+    turns = [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "x"}]
+    names = ["../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png"]
+    records = [{"id": i, "image": name, "conversations": turns} for i, name in enumerate(names)]
+    records.append({"id": "text", "conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": "x"}]})
+    (tmp_path / "llava.json").write_text(json.dumps(records))
+    report = run(tmp_path / "llava.json", tmp_path / "out")
+    assert report.skipped == {"image_missing": 3}
+
+
+def test_an_existing_destination_is_not_touched(tmp_path: Path) -> None:
+    dst = tmp_path / "out"
+    dst.mkdir()
+    (dst / "mine.txt").write_text("keep")
+    with pytest.raises(ConfigError, match="already exists"):
+        run(CASES / "ok_three.json", dst)
+    assert [path.name for path in dst.iterdir()] == ["mine.txt"]
+    run(CASES / "ok_three.json", dst, overwrite=True)
+    assert not (dst / "mine.txt").exists()
+    assert (dst / ".nv-meta" / "index.sqlite").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_run_leaves_no_dataset(tmp_path: Path, number: int) -> None:
+    source = write_llava(tmp_path / "in", 300)
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from mmpack.convert import ConvertConfig, convert\n"
+        f"config = ConvertConfig(src=Path({str(source)!r}), dst=Path({str(tmp_path / 'out')!r}),\n"
+        f"    image_root=Path({str(source.parent / 'images')!r}), workers=2, max_samples_per_shard=5)\n"
+        "def progress(done, total):\n"
+        "    print('going', flush=True)\n"
+        "    time.sleep(0.2)\n"
+        "convert(config, progress)\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(30) != 0
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(_runs_in(tmp_path)):
+        time.sleep(0.2)
+    assert not (tmp_path / "out").exists()
+    if number != signal.SIGKILL:
+        assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    run(source, tmp_path / "out", max_samples_per_shard=50)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def _runs_in(folder: Path) -> list[int]:
+    """Processes that hold a file open below `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(fd).startswith(str(folder)) for fd in (process / "fd").iterdir()):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_energon_opens_it_with_nothing_but_its_own_function(tmp_path: Path) -> None:
+    import torch
+    from megatron.energon import InterleavedSample, WorkerConfig, get_loader, get_train_dataset
+
+    source = write_llava(tmp_path / "in", 30)
+    run(source, tmp_path / "out", split={"train": 0.8, "val": 0.2})
+    originals = json.loads(source.read_text())
+    dataset = get_train_dataset(
+        tmp_path / "out",
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        batch_size=None,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        repeat=False,
+    )
+    samples = list(get_loader(dataset))
+    assert len(samples) == 24
+    for sample in samples:
+        assert isinstance(sample, InterleavedSample)
+        original = originals[int(sample.__key__)]
+        marks = sum(turn["value"].count("<image>") for turn in original["conversations"])
+        pictures = [item for item in sample.sequence if isinstance(item, torch.Tensor)]
+        assert len(pictures) == marks
+        assert all(p.ndim == 3 and p.shape[0] == 3 for p in pictures)
+        text = "".join(item for item in sample.sequence if isinstance(item, str))
+        assert all(turn["value"].replace("<image>", "") in text for turn in original["conversations"])
+
+
+def test_media_metadata_is_on(tmp_path: Path) -> None:
+    import sqlite3
+
+    run(CASES / "ok_three.json", tmp_path / "out")
+    with sqlite3.connect(tmp_path / "out" / ".nv-meta" / "index.sqlite") as index:
+        rows = index.execute("select entry_key, metadata_json from media_metadata order by entry_key").fetchall()
+    assert len(rows) == 2
+    for name, metadata in rows:
+        assert name.endswith(".0.jpg")
+        assert {"width", "height"} <= set(json.loads(metadata))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"format": "lava"}, "unknown record format 'lava'; did you mean 'llava'"),
+        ({"split": {"train": 0.0}}, "every share must be above 0"),
+        ({"split": {}}, "give names and shares"),
+        ({"on_error": "stop"}, "on_error='stop'"),
+        ({"workers": -1}, "workers=-1"),
+        ({"image_root": Path("no/such/folder")}, "is not a folder"),
+    ],
+)
+def test_wrong_requests_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(CASES / "ok_three.json", tmp_path / "out", **options)
