@@ -387,6 +387,5 @@ def _refuse_empty_splits(config: ConvertConfig, report: ConvertReport) -> None:
     if not report.kept:
         raise ConfigError(f"{config.src}: none of {len(report.samples)} samples can be used ({skipped})")
     if empty := [name for name, count in report.splits.items() if not count]:
-        raise ConfigError(
-            f"split {', '.join(empty)} would be empty ({skipped or 'too few samples'}); ask for fewer splits"
-        )
+        names = ", ".join(empty)
+        raise ConfigError(f"split {names} would be empty ({skipped or 'too few samples'}); ask for fewer splits")

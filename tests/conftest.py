@@ -106,12 +106,12 @@ def tile_spec(**changes: Any) -> Any:
     return TileSpec(**(options | changes))
 
 
-def data_module(path: Path, tokenizer: Any, **changes: Any) -> Any:
+def data_module(path: Path, default_tokenizer: Any, /, **changes: Any) -> Any:
     """A data module over `path` with small packs; `changes` replace its arguments or its encoder's."""
     from mmpack.datamodules import EnergonMultiModalDataModule, MultiModalTaskEncoder
 
     encoder_options: dict[str, Any] = {
-        "tokenizer": tokenizer,
+        "tokenizer": default_tokenizer,
         "image_processor": tile_spec(),
         "packed_sequence_size": 512,
         "num_image_embeddings_per_tile": 4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -77,7 +78,7 @@ def test_parts_of_a_sample_stand_together_pictures_first(tmp_path: Path) -> None
     names = [name for name, _ in members(tmp_path / "out")]
     content = dict(members(tmp_path / "out"))
     keys = [name.partition(".")[0] for name in names]
-    assert sum(a != b for a, b in zip(keys, keys[1:], strict=False)) == len(set(keys)) - 1
+    assert sum(a != b for a, b in itertools.pairwise(keys)) == len(set(keys)) - 1
     assert len(set(keys)) == 60
     for key in set(keys):
         record = json.loads(content[f"{key}.json"])

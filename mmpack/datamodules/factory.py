@@ -64,14 +64,16 @@ class EnergonStreamFactory:
 
 
 def default_num_streams(num_samples: int) -> int:
-    """L for a split of `num_samples`: 12, or the largest divisor of 12 that leaves no stream empty.
+    """L for a split of `num_samples`: 12, or 4 for small data, where every stream's last packs would weigh.
 
     It depends on the data alone, so that every number of ranks and workers sees the same streams.
 
-    >>> [default_num_streams(n) for n in (1, 5, 11, 12, 10**6)]
-    [1, 4, 6, 12, 12]
+    >>> [default_num_streams(n) for n in (1, 3, 4, 1000, 10**6)]
+    [1, 2, 4, 4, 12]
     """
-    return max(n for n in (1, 2, 3, 4, 6, 12) if n <= max(num_samples, 1))
+    if num_samples >= 200 * DEFAULT_NUM_STREAMS:
+        return DEFAULT_NUM_STREAMS
+    return max(n for n in (1, 2, 4) if n <= max(num_samples, 1))
 
 
 def _max_batch_bytes(capacity: int, collator: Collator) -> int:

@@ -6,11 +6,11 @@ sequence holds the raw parts as (name, bytes), so that a reader may plan before 
 """
 
 
-def part_filter(part):
+def part_filter(part: str) -> bool:
     return True
 
 
-def sample_loader(raw):
+def sample_loader(raw: dict) -> dict:  # type: ignore[type-arg]
     parts = {name: value for name, value in raw.items() if not name.startswith("__")}
     record = parts.get("json")
     if record is None or isinstance(record, (bytes, bytearray)):

@@ -77,7 +77,8 @@ class PackStream:
         self._window: Window[_Held] = Window(config.capacity, config.packing_buffer_size)
         self._aligned: AlignedPlans[list[_Held]] = AlignedPlans(config.align_window, seed=config.seed)
         self._next: _Held | None = None  # read ahead by one, so that the end of the source is known at once
-        self._in_window: set[str] = set()
+        self._in_window: set[str] = set()  # keys
+        self._waiting: list[_Held] = []  # second copies of samples in the window
         self.ledger = DropLedger()
         self.num_read = 0  # samples taken from the source, kept or not
         self.epoch = 0
@@ -119,15 +120,25 @@ class PackStream:
         return self._aligned.take() if len(self._aligned) else None
 
     def _fill_window(self) -> None:
-        """Reads until the window is full or the source ends. A sample is never in the window twice: when an
-        epoch's end meets its beginning, reading waits until the first copy has left."""
-        while self._next is not None and not self._window.full and self._next.saved[2] not in self._in_window:
-            self._add(self._next)
+        """Reads until as many samples as allowed are held, or the source ends.
+
+        No sample is in the window twice, so none is in a pack twice: where an epoch's end meets the next one's
+        beginning, a second copy waits outside until the first has left.
+        """
+        waiting, self._waiting = self._waiting, []
+        for held in waiting:
+            self._hold(held)
+        while self._next is not None and len(self._window) + len(self._waiting) < self.config.packing_buffer_size:
+            self._hold(self._next)
             self._read_ahead()
 
-    def _add(self, held: _Held) -> None:
+    def _hold(self, held: _Held) -> None:
+        key = held.saved[2]
+        if key in self._in_window:
+            self._waiting.append(held)
+            return
         self._window.add(held, self._collator.layout.room(held.sample.num_tokens))
-        self._in_window.add(held.saved[2])
+        self._in_window.add(key)
 
     def _read_ahead(self) -> None:
         """Puts the next usable sample into `_next`, or None if the source has ended."""
@@ -171,6 +182,7 @@ class PackStream:
             "source": self._source.state(),
             "next": None if self._next is None else self._next.saved,
             "window": [held.saved for held in self._window.items],
+            "waiting": [held.saved for held in self._waiting],
             "aligned": dict(self._aligned.state()),
             "plans": [[held.saved for held in plan] for plan in self._aligned.plans],
             "drops": self.ledger.to_dict(),
@@ -193,7 +205,8 @@ class PackStream:
         self.ledger = DropLedger.from_dict(state["drops"])
         self._next = None if state["next"] is None else self._read_again(state["next"])
         for saved in state["window"]:
-            self._add(self._read_again(saved))
+            self._hold(self._read_again(saved))
+        self._waiting = [self._read_again(saved) for saved in state["waiting"]]
         plans = [[self._read_again(saved) for saved in plan] for plan in state["plans"]]
         self._aligned.restore(state["aligned"], plans)
 

@@ -121,7 +121,7 @@ class _Worker:
                 raise WorkerError(self._how_it_died())
         try:
             message = self._conn.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self.process.join(5)
             raise WorkerError(self._how_it_died()) from None
         if isinstance(message, BaseException):
