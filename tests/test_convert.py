@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,16 @@ REPO = Path(__file__).parents[1]
 def run(src: Path, dst: Path, **options: Any) -> ConvertReport:
     options.setdefault("image_root", src.parent / "images")
     return convert(ConvertConfig(src=src, dst=dst, **options))
+
+
+def write_records(folder: Path, records: list[dict[str, Any]]) -> Path:
+    """A file of `records`, each completed by a question and an answer, and a folder of pictures beside it."""
+    shutil.copytree(CASES / "images", folder / "images", dirs_exist_ok=True)
+    for record in records:
+        mark = "<image>" if "image" in record else ""
+        record.setdefault("conversations", [{"from": "human", "value": f"{mark}?"}, {"from": "gpt", "value": "x"}])
+    (folder / "llava.json").write_text(json.dumps(records), encoding="utf-8")
+    return folder / "llava.json"
 
 
 def members(dataset: Path) -> list[tuple[str, bytes]]:
@@ -128,9 +139,14 @@ def test_the_report_is_written_and_adds_up(tmp_path: Path) -> None:
 
 def test_on_error_raise_names_the_sample_and_leaves_nothing(tmp_path: Path) -> None:
     for workers in (1, 2):
-        with pytest.raises(SampleError, match=r"entry 3, id 'b1'.*image_missing: 'nope\.jpg'"):
+        with pytest.raises(SampleError, match=r"entry 4, id 'b2'.*missing_field"):  # texts before pictures
             run(CASES / "mixed_14.json", tmp_path / "out", on_error="raise", workers=workers)
         assert list(tmp_path.iterdir()) == []
+    source = write_records(tmp_path / "in", [{"id": 1}, {"id": "b1", "image": "nope.jpg"}, {"id": 2}])
+    for workers in (1, 2):
+        with pytest.raises(SampleError, match=r"entry 2, id 'b1'.*image_missing: 'nope\.jpg'"):
+            run(source, tmp_path / "out", on_error="raise", workers=workers)
+        assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_pictures_outside_the_folder_are_not_read(tmp_path: Path) -> None:
@@ -245,6 +261,8 @@ def test_media_metadata_is_on(tmp_path: Path) -> None:
     [
         ({"format": "lava"}, "unknown record format 'lava'; did you mean 'llava'"),
         ({"split": {"train": 0.0}}, "every share must be above 0"),
+        ({"split": {"train": float("inf")}}, "every share must be above 0"),
+        ({"split": {"train": 0.9, "val": 0.2}}, "the shares make 1.1, they must make 1"),
         ({"split": {}}, "give names and shares"),
         ({"on_error": "stop"}, "on_error='stop'"),
         ({"workers": -1}, "workers=-1"),
@@ -254,3 +272,164 @@ def test_media_metadata_is_on(tmp_path: Path) -> None:
 def test_wrong_requests_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run(CASES / "ok_three.json", tmp_path / "out", **options)
+
+
+def test_the_index_is_the_one_that_energons_own_preparation_makes(tmp_path: Path) -> None:
+    import contextlib
+    import io
+    import sqlite3
+
+    from megatron.energon import CrudeWebdataset
+    from megatron.energon.media.extractor import MediaFilterConfig
+
+    source = write_llava(tmp_path / "in", 40)
+    run(source, tmp_path / "out", split={"train": 0.8, "val": 0.2}, max_samples_per_shard=7)
+    names = [path.name for path in sorted((tmp_path / "out").glob("*.tar"))]
+    oracle = tmp_path / "oracle"
+    oracle.mkdir()
+    for name in names:
+        shutil.copy(tmp_path / "out" / name, oracle / name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        CrudeWebdataset.prepare_dataset(
+            oracle,
+            names,
+            split_parts_ratio=[("train", 1.0)],
+            workers=1,
+            media_filter=MediaFilterConfig.parse(glob=None, header=True, extension=False),
+        )
+
+    def index(dataset: Path) -> dict[str, Any]:
+        with contextlib.closing(sqlite3.connect(dataset / ".nv-meta" / "index.sqlite")) as file:
+            schema = sorted(file.execute("select name, sql from sqlite_master").fetchall())
+            tables = ("samples", "sample_parts", "media_metadata")
+            rows = {table: sorted(file.execute(f"select * from {table}").fetchall()) for table in tables}
+            filters = file.execute("select strategy, patterns from media_filters").fetchall()
+        info = json.loads((dataset / ".nv-meta" / ".info.json").read_text())
+        return {"schema": schema, **rows, "filters": filters, "info": info}
+
+    assert index(tmp_path / "out") == index(oracle)
+    for name in names:
+        assert (tmp_path / "out" / f"{name}.idx").read_bytes() == (oracle / f"{name}.idx").read_bytes()
+
+
+def test_a_picture_damaged_behind_its_header_costs_nothing_else(tmp_path: Path) -> None:
+    source = write_records(tmp_path / "in", [{"id": 1}, {"id": 2, "image": "cut.jpg"}, {"id": 3, "image": "red.jpg"}])
+    whole = (CASES / "images" / "red.jpg").read_bytes()
+    (tmp_path / "in" / "images" / "cut.jpg").write_bytes(whole[:-20])
+    report = run(source, tmp_path / "out", max_samples_per_shard=1)
+    assert report.kept == 3
+    assert len(list((tmp_path / "out").glob("*.tar.idx"))) == 3
+
+
+def test_energon_hands_out_the_raw_parts_where_it_does_not_decode(tmp_path: Path) -> None:
+    from megatron.energon import DefaultTaskEncoder, WorkerConfig, get_loader, get_train_dataset
+
+    class Undecoded(DefaultTaskEncoder):  # type: ignore[misc]
+        decoder = None
+
+    run(CASES / "ok_three.json", tmp_path / "out")
+    dataset = get_train_dataset(
+        tmp_path / "out",
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        batch_size=None,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        repeat=False,
+        task_encoder=Undecoded(),
+    )
+    got = {f"{s.__key__}.{name}": data for s in get_loader(dataset) for name, data in s.sequence}
+    assert got == dict(members(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        *(("JPEG", mode) for mode in ("CMYK", "L")),
+        *(("PNG", mode) for mode in ("RGBA", "P", "1")),
+        ("WEBP", "RGBA"),
+        ("GIF", "P"),
+        *((kind, "RGB") for kind in ("BMP", "TIFF", "PPM", "JPEG2000", "QOI", "AVIF")),
+    ],
+)
+def test_energon_decodes_every_kind_of_picture(tmp_path: Path, kind: str, mode: str) -> None:
+    import torch
+    from megatron.energon import WorkerConfig, get_loader, get_train_dataset
+    from PIL import Image, features
+
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow was built without AVIF")
+    source = write_records(tmp_path / "in", [{"id": 1, "image": "picture"}])
+    Image.new("RGB", (20, 10), (200, 30, 40)).convert(mode).save(tmp_path / "in" / "images" / "picture", kind)
+    run(source, tmp_path / "out")
+    dataset = get_train_dataset(
+        tmp_path / "out",
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        batch_size=None,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        repeat=False,
+    )
+    (sample,) = get_loader(dataset)
+    (picture,) = [item for item in sample.sequence if not isinstance(item, str)]
+    assert picture.shape == (3, 10, 20)
+    assert picture.dtype == torch.float32
+    assert 0.0 <= float(picture.min()) <= float(picture.max()) <= 1.0
+
+
+def test_shares_are_dealt_among_samples_that_can_be_used(tmp_path: Path) -> None:
+    for seed in range(4):
+        report = run(CASES / "mixed_14.json", tmp_path / f"out{seed}", split={"train": 0.9, "val": 0.1}, seed=seed)
+        assert report.splits == {"train": 3, "val": 1}
+
+
+def test_ids_that_json_cannot_hold_do_not_end_the_run(tmp_path: Path) -> None:
+    ids = [float("nan"), "\ud83d", {"a": [float("inf")]}, True]
+    report = run(write_records(tmp_path / "in", [{"id": i} for i in ids]), tmp_path / "out")
+    written = (tmp_path / "out" / "convert-report.json").read_text(encoding="utf-8")
+    assert [s["id"] for s in json.loads(written)["samples"]] == [None, "\ufffd", {"a": [None]}, True]
+    assert report.kept == 4
+    assert len({s.key for s in report.samples}) == 4
+
+
+def test_a_pipe_among_the_pictures_is_not_waited_for(tmp_path: Path) -> None:
+    source = write_records(tmp_path / "in", [{"id": 1, "image": "pipe"}, {"id": 2, "image": "a/../red.jpg"}])
+    os.mkfifo(tmp_path / "in" / "images" / "pipe")
+    assert run(source, tmp_path / "out").skipped == {"image_missing": 1}
+
+
+def test_a_dataset_caught_between_two_renames_comes_back(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    old = tmp_path / f".out.partial-{dead.pid}-old"
+    old.mkdir()
+    (old / "mine.txt").write_text("keep")
+    with pytest.raises(ConfigError, match="none of 1 samples"):
+        run(write_records(tmp_path / "in", [{"conversations": []}]), tmp_path / "out")
+    assert (tmp_path / "out" / "mine.txt").read_text() == "keep"
+
+
+def test_a_stop_does_not_wait_for_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped at the first shard of many, few of the others have been written when the folder is removed."""
+    source = write_llava(tmp_path / "in", 200)
+    num_written: list[int] = []
+    remove = shutil.rmtree
+
+    def rmtree(path: Path, **options: Any) -> None:
+        num_written.append(len(list(Path(path).glob("*.tar"))))
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+
+    class StoppedError(Exception):
+        pass
+
+    def progress(done: int, total: int) -> None:
+        raise StoppedError
+
+    config = ConvertConfig(
+        src=source, dst=tmp_path / "out", image_root=source.parent / "images", workers=2, max_samples_per_shard=2
+    )
+    with pytest.raises(StoppedError):
+        convert(config, progress)
+    assert 1 <= max(num_written) <= 10  # of 100
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -10,6 +10,21 @@ def part_filter(part: str) -> bool:
     return True
 
 
+def decoded(picture: object) -> object:
+    """Energon's decoder leaves formats that it does not know (AVIF, QOI) as bytes; here they become tensors too."""
+    if not isinstance(picture, bytes):
+        return picture
+    import io
+
+    import numpy
+    import torch
+    from PIL import Image
+
+    with Image.open(io.BytesIO(picture)) as image:
+        pixels_HWC = numpy.asarray(image.convert("RGB"), dtype=numpy.float32) / 255.0
+    return torch.from_numpy(pixels_HWC.transpose(2, 0, 1).copy())
+
+
 def sample_loader(raw: dict) -> dict:  # type: ignore[type-arg]
     parts = {name: value for name, value in raw.items() if not name.startswith("__")}
     record = parts.get("json")
@@ -23,7 +38,7 @@ def sample_loader(raw: dict) -> dict:  # type: ignore[type-arg]
             if i:
                 if text:
                     sequence.append(text)
-                sequence.append(parts[next(pictures)])
+                sequence.append(decoded(parts[next(pictures)]))
                 text = ""
             text += piece
         sequence.append(text + "\n")

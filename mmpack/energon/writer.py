@@ -1,20 +1,27 @@
-"""Writes Energon datasets: shards whose bytes depend on the samples alone, and energon's own indexes beside them."""
+"""Writes Energon datasets: shards whose bytes depend on the samples alone, and energon's indexes beside them.
+
+The index is built from what is known while a shard is written. Energon's own preparation reads every shard again and
+decodes every picture in it, which takes many times as long as writing and gives up on a whole shard at one picture
+that is damaged behind its header.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import logging
 import math
 import re
+import struct
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from PIL import Image
 
 from mmpack.energon import sample_loader
 from mmpack.sample import Picture
@@ -32,12 +39,33 @@ class OutSample:
     extensions: tuple[str, ...]  # of each picture, by content
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """One tar member's content: where it is, and what a picture's header says of it as energon stores that."""
+
+    name: str
+    offset_bytes: int
+    size_bytes: int
+    media_json: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSample:
+    """Where a sample stands in its shard, headers included."""
+
+    key: str
+    offset_bytes: int
+    size_bytes: int
+    parts: tuple[StoredPart, ...]
+
+
 class ShardWriter:
-    """One tar file. The parts of a sample stand together: pictures, then the JSON."""
+    """One tar file and its ``.idx``. The parts of a sample stand together: pictures, then the JSON."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._tar = tarfile.open(path, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
-        self.num_samples = 0
+        self.samples: list[StoredSample] = []
 
     def add(self, sample: OutSample) -> None:
         """Appends `sample`. In its record, ``"image"`` becomes the list of its parts' names."""
@@ -45,21 +73,42 @@ class ShardWriter:
         record = dict(sample.record)
         if names:
             record["image_source"], record["image"] = record.get("image"), names
-        for name, picture in zip(names, sample.pictures, strict=True):
-            self._put(f"{sample.key}.{name}", picture.data)
-        self._put(f"{sample.key}.json", strict_json(record))
-        self.num_samples += 1
+        start = self._tar.offset
+        parts = [
+            self._put(sample.key, name, picture.data, _media_json(picture.data))
+            for name, picture in zip(names, sample.pictures, strict=True)
+        ]
+        parts.append(self._put(sample.key, "json", strict_json(record), None))
+        self.samples.append(StoredSample(sample.key, start, self._tar.offset - start, tuple(parts)))
 
-    def _put(self, name: str, data: bytes) -> None:
-        info = tarfile.TarInfo(name)  # its defaults carry no time, no owner: equal samples give equal bytes
+    def _put(self, key: str, name: str, data: bytes, media_json: str | None) -> StoredPart:
+        info = tarfile.TarInfo(f"{key}.{name}")  # its defaults carry no time, no owner: equal samples, equal bytes
         info.size = len(data)
+        content = self._tar.offset + tarfile.BLOCKSIZE
         self._tar.addfile(info, io.BytesIO(data))
+        return StoredPart(name, content, len(data), media_json)
 
     def __enter__(self) -> ShardWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        end = self._tar.offset
         self._tar.close()
+        offsets = [sample.offset_bytes for sample in self.samples]
+        self._path.with_suffix(".tar.idx").write_bytes(struct.pack(f"<{len(offsets) + 1}Q", *offsets, end))
+
+
+def _media_json(data: bytes) -> str | None:
+    """What energon's media metadata says of a picture, from the header alone; None if Pillow cannot say it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data)) as picture:
+                width_px, height_px = picture.size
+                fields = {"width": width_px, "height": height_px, "format": picture.format, "mode": picture.mode}
+    except Exception:
+        return None
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def strict_json(record: Mapping[str, Any]) -> bytes:
@@ -79,47 +128,87 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
-def write_metadata(folder: Path, splits: Mapping[str, Sequence[str]], *, workers: int) -> None:
-    """Indexes the shards of `folder` (names by split) so that energon opens it, media metadata included."""
-    from megatron.energon import CrudeWebdataset
-    from megatron.energon.media.extractor import MediaFilterConfig
+class DatasetIndex:
+    """Makes the shards of a folder an Energon dataset, media metadata included. Add every shard, then finish."""
 
-    shards = [name for names in splits.values() for name in names]
-    with _silence():
-        CrudeWebdataset.prepare_dataset(
-            folder,
-            shards,
-            split_parts_ratio=[(split, 1.0) for split in splits],
-            shuffle_seed=None,
-            workers=max(1, min(workers, len(shards))),
-            media_filter=MediaFilterConfig.parse(glob=None, header=False, extension=True),
+    def __init__(self, folder: Path, splits: Sequence[str]) -> None:
+        from megatron.energon.epathlib import EPath
+        from megatron.energon.flavors.webdataset.indexing import SqliteIndexWriter
+        from megatron.energon.media.extractor import MediaFilterConfig
+
+        self._meta = folder / META_FOLDER
+        self._meta.mkdir()
+        self._rows = SqliteIndexWriter(EPath(self._meta / "index.sqlite"), enable_media_metadata=True)
+        media = MediaFilterConfig.parse(glob=None, header=True, extension=False)
+        self._rows.append_media_filter(strategy=media.strategy.value, patterns="")
+        self._splits: dict[str, list[str]] = {split: [] for split in splits}
+        self._counts: dict[str, int] = {}
+
+    def add(self, split: str, name: str, samples: Sequence[StoredSample]) -> None:
+        """Indexes the next shard of `split`."""
+        from megatron.energon.flavors.webdataset.prepare import IndexMediaMetadata, IndexSample, IndexSamplePart
+
+        file = len(self._counts)
+        self._counts[name] = len(samples)
+        self._splits[split].append(name)
+        parts = [(i, sample.key, part) for i, sample in enumerate(samples) for part in sample.parts]
+        self._rows.append_samples(
+            [
+                IndexSample(
+                    tar_file_id=file,
+                    sample_key=sample.key,
+                    sample_index=i,
+                    byte_offset=sample.offset_bytes,
+                    byte_size=sample.size_bytes,
+                )
+                for i, sample in enumerate(samples)
+            ]
         )
-    meta = folder / META_FOLDER
-    split_parts = {split: list(names) for split, names in splits.items()}
-    _write_yaml(meta / "split.yaml", {"split_parts": split_parts, "exclude": []})
-    _write_yaml(
-        meta / "dataset.yaml",
-        {
-            "sample_type": {"__module__": "megatron.energon", "__class__": "InterleavedSample"},
-            "part_filter": "sample_loader.py:part_filter",
-            "sample_loader": "sample_loader.py:sample_loader",
-        },
-    )
-    assert sample_loader.__file__ is not None
-    (meta / "sample_loader.py").write_bytes(Path(sample_loader.__file__).read_bytes())
+        self._rows.append_parts(
+            [
+                IndexSamplePart(
+                    tar_file_id=file,
+                    sample_index=i,
+                    part_name=part.name,
+                    content_byte_offset=part.offset_bytes,
+                    content_byte_size=part.size_bytes,
+                )
+                for i, _, part in parts
+            ]
+        )
+        self._rows.append_media_metadata_batch(
+            [
+                IndexMediaMetadata(entry_key=f"{key}.{part.name}", metadata_type="image", metadata_json=part.media_json)
+                for _, key, part in parts
+                if part.media_json is not None
+            ]
+        )
+
+    def close(self) -> None:
+        """Lets go of the index file; safe to call twice."""
+        if self._rows.db is not None:
+            self._rows.close()
+
+    def finish(self) -> None:
+        """Writes what says which shards there are and how energon makes samples of them."""
+        from megatron.energon import __version__
+
+        self.close()
+        info = {"energon_version": __version__, "shard_counts": self._counts}
+        (self._meta / ".info.json").write_text(json.dumps(info, indent=2), encoding="utf-8")
+        (self._meta / "index.uuid").write_text(str(uuid.uuid4()), encoding="utf-8")
+        _write_yaml(self._meta / "split.yaml", {"split_parts": self._splits, "exclude": []})
+        _write_yaml(
+            self._meta / "dataset.yaml",
+            {
+                "sample_type": {"__module__": "megatron.energon", "__class__": "InterleavedSample"},
+                "part_filter": "sample_loader.py:part_filter",
+                "sample_loader": "sample_loader.py:sample_loader",
+            },
+        )
+        assert sample_loader.__file__ is not None
+        (self._meta / "sample_loader.py").write_bytes(Path(sample_loader.__file__).read_bytes())
 
 
 def _write_yaml(path: Path, content: Any) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Energon's preparation prints what it does, and logs pictures without metadata that mmpack has counted."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)

@@ -6,6 +6,7 @@ and column; a broken line of a JSONL file is one bad record.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,8 +47,9 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def _refuse_other_encodings(path: Path, head: bytes) -> None:
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ConfigError(f"{path} is UTF-16 (it begins with that byte order mark); save it as UTF-8")
+    encoding = json.detect_encoding(head)
+    if not encoding.startswith("utf-8"):
+        raise ConfigError(f"{path} is {encoding.upper()}, by its first bytes; save it as UTF-8")
     if head[:2] == b"\x1f\x8b":
         raise ConfigError(f"{path} looks gzip-compressed (it begins with gzip's magic bytes); unpack it first")
 
@@ -78,8 +80,8 @@ def _json_fault(error: ValueError, text: str) -> str:
 def _read_lines(path: Path) -> Iterator[Record]:
     """One object a line, split at line feeds only: other separators may stand raw inside a string."""
     first = next(_lines(path))
-    if not isinstance(first.data, dict) and first.error is not None:
-        _refuse_one_object(path, first.error)
+    if first.error is not None and not any(isinstance(r.data, dict) for r in itertools.islice(_lines(path), 100)):
+        _refuse_one_object(path, first)
     return _lines(path)
 
 
@@ -93,13 +95,15 @@ def _lines(path: Path) -> Iterator[Record]:
             try:
                 yield Record(place=place, data=json.loads(content.decode("utf-8")))
             except (ValueError, RecursionError) as error:
-                yield Record(place=place, data=None, error=SampleError(Reason.BROKEN_JSON, f"{place}: {error}"))
+                what = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+                yield Record(place=place, data=None, error=SampleError(Reason.BROKEN_JSON, what))
 
 
-def _refuse_one_object(path: Path, error: SampleError) -> None:
+def _refuse_one_object(path: Path, first: Record) -> None:
     """A first line that is no JSON: one object over many lines, or no JSON at all."""
     try:
         whole: Any = json.loads(path.read_bytes().removeprefix(_BOM))
-    except ValueError:
-        raise ConfigError(f"{path} is neither a JSON list nor JSON lines: {error.detail}") from None
+    except (ValueError, RecursionError):
+        what = first.error.detail if first.error is not None else ""
+        raise ConfigError(f"{path} is neither a JSON list nor JSON lines: {first.place} {what}") from None
     raise ConfigError(f"{path} holds one {type(whole).__name__}; expected a list of records, or one record a line")
