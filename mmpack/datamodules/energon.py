@@ -108,10 +108,12 @@ class EnergonMultiModalDataModule:
         self.align_window = align_window
         self.seed, self.repeat, self.num_streams, self.prefetch = seed, repeat, num_streams, prefetch
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
-        self._train = self._loader(task_encoder, split="train", training=True)
+        self._train = self._loader(split="train", training=True)
         self.num_streams = self._train.num_streams
 
-    def _loader(self, task_encoder: MultiModalTaskEncoder, *, split: str, training: bool) -> PackLoader:
+    def factory(self, split: str, *, training: bool = False) -> EnergonStreamFactory:
+        """Opens the logical streams of a split: shuffled if `training`, else every sample once in order."""
+        task_encoder = self.task_encoder if training else self.validation_task_encoder
         source = SourceConfig(
             path=self.path,
             split=split,
@@ -128,13 +130,16 @@ class EnergonMultiModalDataModule:
             align_window=self.align_window if training else 1,
             seed=self.seed,
         )
-        factory = EnergonStreamFactory.build(
+        return EnergonStreamFactory.build(
             source=source,
             stream=stream,
             encoder=task_encoder.build_encoder(self.seq_length),
             collator=task_encoder.build_collator(),
             num_streams=self.num_streams if training else None,
         )
+
+    def _loader(self, *, split: str, training: bool) -> PackLoader:
+        factory = self.factory(split, training=training)
         workers = self.num_workers if training else min(self.num_val_workers, factory.num_streams // self.world_size)
         return PackLoader(
             factory,
@@ -151,11 +156,11 @@ class EnergonMultiModalDataModule:
 
     def val_dataloader(self) -> PackLoader:
         """Packs of the split ``val``: every sample once, the same every time."""
-        return self._loader(self.validation_task_encoder, split="val", training=False)
+        return self._loader(split="val", training=False)
 
     def test_dataloader(self) -> PackLoader:
         """Packs of the split ``test``: every sample once, the same every time."""
-        return self._loader(self.validation_task_encoder, split="test", training=False)
+        return self._loader(split="test", training=False)
 
     def state_dict(self) -> dict[str, Any]:
         """Where training stands in the data: plain values, to be saved with the model."""

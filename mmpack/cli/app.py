@@ -1,0 +1,152 @@
+"""The commands and their options. What they do is in the modules beside this one, imported when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Exactly filled, balanced, resumable THD batches of image-text data. Any command takes --debug.",
+)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, such as data.num_workers=4; may be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+ConfigFile = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, such as configs/demo.yaml.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write the picture as one HTML file.")]
+Png = Annotated[Path | None, typer.Option("--png", help="Write the picture as PNG (needs matplotlib).")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from mmpack import __version__
+
+        print(f"mmpack {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: mmpack demo --out build/demo --steps 60")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything that it makes.")] = Path("build/demo"),
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 60,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Convert, plan, train and report on the bundled real data."""
+    from mmpack.cli.demo import run
+
+    run(out, steps, set_ or [], as_json=json_)
+
+
+@app.command(
+    epilog="Example: mmpack convert data/llava.json data/energon --image-root data/images --split train=0.9,val=0.1"
+)
+def convert(
+    src: Annotated[Path, typer.Argument(metavar="SRC", help="LLaVA JSON (a list) or JSONL.")],
+    dst: Annotated[Path, typer.Argument(metavar="DST", help="Folder of the new dataset; must not exist.")],
+    format_: Annotated[str, typer.Option("--format", help="Record format.")] = "llava",
+    image_root: Annotated[
+        Path | None, typer.Option(help="Folder of the pictures; the source's own by default.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Shares of the splits.")] = "train=0.9,val=0.1",
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    on_error: Annotated[str, typer.Option(help="skip counts a bad sample, raise stops at it.")] = "skip",
+    seed: Annotated[int, typer.Option(help="Of the choice of splits.")] = 0,
+    max_samples_per_shard: Annotated[int, typer.Option(help="Most samples in a tar file.")] = 1000,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DST.")] = False,
+    json_: Json = False,
+) -> None:
+    """Records with pictures -> Energon dataset with a report; whole or nothing, never asks."""
+    from mmpack.cli.convert import parse_split, run
+    from mmpack.convert import ConvertConfig
+
+    config = ConvertConfig(
+        src=src,
+        dst=dst,
+        image_root=image_root,
+        format=format_,
+        split=parse_split(split),
+        workers=workers,
+        on_error=on_error,
+        seed=seed,
+        max_samples_per_shard=max_samples_per_shard,
+        overwrite=overwrite,
+    )
+    run(config, as_json=json_)
+
+
+@app.command(epilog="Example: mmpack plan configs/demo.yaml --global-batch-size 128 --data-parallel-size 8")
+def plan(
+    config: ConfigFile,
+    split: Annotated[str, typer.Option(help="Which split to read.")] = "train",
+    samples: Annotated[int | None, typer.Option(help="Read about so many samples; all by default.")] = None,
+    global_batch_size: Annotated[int, typer.Option(help="Samples per step of your recipe without packing.")] = 128,
+    data_parallel_size: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 1,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Lengths, fill, samples per pack (n), the global batch size to set, memory."""
+    from mmpack.cli.plan import run
+
+    run(config, set_ or [], split, samples, global_batch_size, data_parallel_size, as_json=json_)
+
+
+@app.command(epilog="Example: mmpack inspect configs/demo.yaml --pack 3 --html pack.html")
+def inspect(
+    config: ConfigFile,
+    pack: Annotated[int, typer.Option(help="Which pack, counted from 0.")] = 0,
+    split: Annotated[str, typer.Option(help="Of which split.")] = "train",
+    html: Html = None,
+    png: Png = None,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """One pack as a picture: segments, image tokens, trained tokens, seams, the pictures themselves."""
+    from mmpack.cli.inspect import run
+
+    run(config, set_ or [], pack, split, html, png, as_json=json_)
+
+
+@app.command(epilog="Example: mmpack train configs/demo.yaml --set train.max_steps=200")
+def train(config: ConfigFile, set_: Set = None, json_: Json = False) -> None:
+    """A small real training run; goes on from the newest checkpoint in train.output_dir."""
+    from mmpack.cli.train import run
+
+    run(config, set_ or [], as_json=json_)
+
+
+@app.command(epilog="Example: mmpack report build/demo/run/train.jsonl --html run.html --png run.png")
+def report(
+    records: Annotated[Path, typer.Argument(metavar="RECORDS", help="train.jsonl of a run.")],
+    html: Html = None,
+    png: Png = None,
+    json_: Json = False,
+) -> None:
+    """A training run as a picture, drawn from its records."""
+    from mmpack.cli.report import run
+
+    run(records, html, png, as_json=json_)
+
+
+@app.command(epilog="Example: mmpack bench configs/bench/packers.yaml")
+def bench(config: ConfigFile, json_: Json = False) -> None:
+    """Measure packing: fill, speed, waits."""
+    from mmpack.cli.bench import run
+
+    run(config, as_json=json_)

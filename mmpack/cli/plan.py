@@ -1,0 +1,92 @@
+"""``mmpack plan``."""
+
+from __future__ import annotations
+
+from mmpack.cli.show import print_json, print_table, progress
+from mmpack.config import Config, read_config
+from mmpack.errors import ConfigError
+from mmpack.plan import Forecast, PackingPlan, forecast, read_sizes
+
+
+def plan(
+    config: Config, split: str, max_samples: int | None, samples_per_step: int, data_parallel_size: int
+) -> Forecast:
+    """The forecast for a split: its lengths are read, nothing is decoded."""
+    if max_samples is not None and max_samples < 1:
+        raise ConfigError(f"--samples {max_samples}; at least 1, or leave it out for all")
+    module = config.with_values("data", {"num_workers": 0}).data_module()
+    factory = module.factory(split, training=split == "train")
+    encoder = module.task_encoder
+    assert encoder.packed_sequence_size is not None
+    settings = PackingPlan(
+        capacity=factory.stream.capacity,
+        packed_sequence_size=encoder.packed_sequence_size,
+        packing_buffer_size=factory.stream.packing_buffer_size,
+        align_window=factory.stream.align_window,
+        tile_bytes=3 * encoder.build_tiling().spec.tile_size_px ** 2,
+        repeat=factory.source.repeat,
+        samples_per_step=samples_per_step,
+        data_parallel_size=data_parallel_size,
+    )
+    with progress("reading lengths") as advance:
+        sizes = read_sizes(
+            factory.source,
+            factory.encoder,
+            encoder.layout,
+            num_streams=factory.num_streams,
+            max_samples=max_samples,
+            progress=lambda done, total: advance(done, total, ""),
+        )
+    return forecast(sizes, settings)
+
+
+def run(
+    path: str,
+    overrides: list[str],
+    split: str,
+    max_samples: int | None,
+    samples_per_step: int,
+    data_parallel_size: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Plans and shows."""
+    result = plan(read_config(path, overrides), split, max_samples, samples_per_step, data_parallel_size)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        print_table(f"Plan for split {split!r}", rows(result))
+
+
+def rows(result: Forecast) -> list[tuple[str, str]]:
+    """The table for people."""
+    tokens = result.tokens
+    left_out = ", ".join(f"{count} {reason}" for reason, count in result.dropped.items())
+    ranks = f"{result.data_parallel_size} rank" + ("s" if result.data_parallel_size > 1 else "")
+    tiles = result.tiles_per_pack
+    pixels = f"{result.pixel_bytes_per_pack / 1e6:.1f} MB of pixels"
+    return [
+        ("usable samples", f"{result.num_samples:,} ({result.num_samples_read:,} read)"),
+        ("left out", left_out or "none"),
+        (
+            "tokens a sample: min / median / 95 % / max",
+            f"{tokens.smallest} / {tokens.median} / {tokens.p95} / {tokens.largest}",
+        ),
+        ("image tokens", f"{result.image_token_percent:.0f} % of all tokens"),
+        (
+            "packs of one pass",
+            f"{result.num_packs:,} of {result.packed_sequence_size:,} positions, {result.num_streams} streams",
+        ),
+        (
+            "fill",
+            f"{result.fill_percent:.2f} % ({result.full_packs_percent:.1f} % of the packs full to the last token)",
+        ),
+        ("n = samples / packs", f"{result.n_from_packs:.2f}"),
+        ("n = pack size / mean length", f"{result.n_from_lengths:.2f}"),
+        (
+            "global batch size to set",
+            f"{result.global_batch_size} packs for {result.samples_per_step} samples, {ranks}",
+        ),
+        ("tiles a pack: median / max", f"{tiles.median} / {tiles.largest} ({pixels})"),
+        ("windows of a rank", f"{result.window_bytes / 1e6:.1f} MB, compressed"),
+    ]

@@ -1,0 +1,80 @@
+"""``mmpack train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmpack.cli.show import print_json, print_table, progress, say
+from mmpack.config import Config, read_config
+from mmpack.report import RunFacts, read_records, run_facts
+from mmpack.train import TrainResult, train
+
+
+def train_with_progress(config: Config) -> TrainResult:
+    """Trains as the configuration says, with a bar that shows the loss."""
+    settings, model, data = config.train, config.build_model(), config.data_module()
+    with progress("training") as advance:
+
+        def show(record: dict[str, Any]) -> None:
+            if record["kind"] == "step":
+                fill = 100 * record["num_tokens"] / record["num_positions"]
+                note = f"loss {record['loss']:.3f}, fill {fill:.2f} %, {record['useful_tokens_per_s']:,.0f} tokens/s"
+                advance(record["step"], settings.max_steps, note)
+
+        return train(settings, data, model, show)
+
+
+def run(path: str, overrides: list[str], *, as_json: bool) -> None:
+    """Trains and shows what came of it."""
+    result = train_with_progress(read_config(path, overrides))
+    run_so_far = run_facts(read_records(result.records_path))
+    if as_json:
+        print_json(summary(run_so_far, result))
+        return
+    print_table("Training", rows(run_so_far))
+    say(f"Checkpoint: {result.checkpoint}   records: {result.records_path}")
+
+
+def summary(run_so_far: RunFacts, result: TrainResult) -> dict[str, Any]:
+    """The run for machines."""
+    return {
+        "steps": result.steps,
+        "first_loss": run_so_far.loss[0][1],
+        "last_loss": run_so_far.loss[-1][1],
+        "val_loss": run_so_far.val_loss[-1][1] if run_so_far.val_loss else None,
+        "fill_percent": mean(run_so_far.fill_percent),
+        "useful_tokens_per_s": mean(run_so_far.tokens_per_s),
+        "left_out": run_so_far.drops,
+        "checkpoint": str(result.checkpoint),
+        "records": str(result.records_path),
+    }
+
+
+def rows(run_so_far: RunFacts) -> list[tuple[str, str]]:
+    """The table for people."""
+    table = [
+        ("steps", str(len(run_so_far.loss))),
+        ("samples in packs", f"{run_so_far.num_samples:,} in {run_so_far.num_packs:,}"),
+        ("mean fill", f"{mean(run_so_far.fill_percent):.2f} %"),
+        ("loss, first -> last", f"{run_so_far.loss[0][1]:.3f} -> {run_so_far.loss[-1][1]:.3f}"),
+        ("useful tokens/s", f"{mean(run_so_far.tokens_per_s):,.0f}"),
+        ("time waiting for data", f"{mean(run_so_far.wait_percent):.1f} %"),
+    ]
+    if run_so_far.val_loss:
+        table.insert(4, ("validation loss", f"{run_so_far.val_loss[-1][1]:.3f}"))
+    left_out = ", ".join(f"{count} {reason}" for reason, count in run_so_far.drops.items())
+    return [*table, ("samples left out", left_out or "none")]
+
+
+def mean(series: list[tuple[float, float]]) -> float:
+    """Of the values."""
+    return sum(value for _, value in series) / len(series)
+
+
+def write_run_page(records: Path, html: Path, title: str, table: list[tuple[str, str]]) -> None:
+    """The HTML report of a run."""
+    from mmpack.report import run_html
+
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(run_html(run_facts(read_records(records)), title, table), encoding="utf-8")

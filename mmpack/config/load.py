@@ -1,0 +1,256 @@
+"""`Config`: what a file describes, and the objects built from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from mmpack.config.document import Document, read_document
+from mmpack.config.errors import at, explain
+from mmpack.config.sections import DataSection, ModelSection, Sections
+from mmpack.convert import ConvertConfig
+from mmpack.errors import ConfigError, nearest
+from mmpack.loader import PackLoader
+from mmpack.model import LlavaSpec
+from mmpack.train import TrainConfig
+
+if TYPE_CHECKING:
+    from mmpack.datamodules import EnergonMultiModalDataModule
+    from mmpack.model import PackedModel
+
+T = TypeVar("T")
+SPLITS = ("train", "val", "test")
+DTYPES = ("float32", "bfloat16", "float16")
+# keys of the data section that go to the encoder, and those that describe its pieces; the rest are the module's
+_ENCODER_KEYS = (
+    "packed_sequence_size", "num_image_embeddings_per_tile", "tiling", "tiling_options", "oversize", "loss_weight",
+    "layout",
+)  # fmt: skip
+_PIECE_KEYS = ("tokenizer", "image_processor", "tile", "template", "system", "stop_string")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked config file.
+
+    Sections are read as `data`, `model`, `train` and `convert`; the methods build what they describe. A setting that
+    a stage refuses comes out as a ConfigError with the key's full path and its line.
+    """
+
+    document: Document
+    sections: Sections
+
+    @property
+    def data(self) -> DataSection:
+        """What to read and how to pack it."""
+        return self.sections.data
+
+    @property
+    def model(self) -> ModelSection:
+        """The model. Raises ConfigError if the file has none; so do `train` and `convert`."""
+        return self._section("model", self.sections.model)
+
+    @property
+    def train(self) -> TrainConfig:
+        """The training run."""
+        return self._section("train", self.sections.train)
+
+    @property
+    def convert(self) -> ConvertConfig:
+        """The conversion that makes the dataset."""
+        return self._section("convert", self.sections.convert)
+
+    def _section(self, name: str, section: T | None) -> T:
+        if section is None:
+            raise ConfigError(f"{self.document.name}: has no section {name!r}, which this command needs")
+        return section
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer that ``data.tokenizer`` names, loaded once."""
+        from transformers import AutoTokenizer
+
+        with at(self.document, "data", "tokenizer"):
+            name = self.data.tokenizer
+            if _looks_like_a_path(name) and not Path(name).is_dir():
+                raise ConfigError(f"{name!r} is not a folder; give one with a tokenizer.json")
+            try:
+                return AutoTokenizer.from_pretrained(name)
+            except (OSError, ValueError, ImportError) as error:
+                raise ConfigError(f"cannot load {name!r}: {_one_line(error)}") from error
+
+    @cached_property
+    def model_spec(self) -> LlavaSpec:
+        """Sizes of the model; its vocabulary is the tokenizer's unless the file says otherwise."""
+        section = self.model
+        sizes = {name: getattr(section, name) for name in LlavaSpec.__dataclass_fields__}
+        num_ids = len(self.tokenizer)
+        with at(self.document, "model"):
+            if sizes["vocab_size"] is None:
+                sizes["vocab_size"] = num_ids
+            if sizes["vocab_size"] < num_ids:
+                raise ConfigError(
+                    f"vocab_size={sizes['vocab_size']}, but the tokenizer has {num_ids} ids; leave it out"
+                )
+            if section.dtype not in DTYPES:
+                raise ConfigError(f"dtype={section.dtype!r}; {nearest(section.dtype, DTYPES)}")
+            return LlavaSpec(**sizes)
+
+    def build_model(self) -> PackedModel:
+        """The model with fresh weights."""
+        import torch
+
+        spec, section = self.model_spec, self.model
+        with at(self.document, "model"):
+            return spec.build(
+                seed=section.seed,
+                attention=section.attention,
+                mask=section.mask,
+                dtype=getattr(torch, section.dtype),
+            )
+
+    def task_encoder(self) -> Any:
+        """The `MultiModalTaskEncoder`; checked against the model's vision tower if the file describes a model."""
+        from mmpack.datamodules import LLaVATemplateConfig, MultiModalSampleConfig, MultiModalTaskEncoder
+
+        data = self.data
+        tower = None
+        if self.sections.model is not None:
+            spec = self.model_spec
+            kind = f"{spec.vision}_vision_model"
+            tower = SimpleNamespace(image_size=spec.image_size_px, patch_size=spec.patch_size_px, model_type=kind)
+        image_processor = self._image_processor()
+        tokenizer = self.tokenizer
+        with at(self.document, "data"):
+            template = LLaVATemplateConfig(
+                system=data.system, stop_string=data.stop_string, chat_template=data.template
+            )
+            return MultiModalTaskEncoder(
+                tokenizer=tokenizer,
+                image_processor=image_processor,
+                multimodal_sample_config=MultiModalSampleConfig(conversation_template_config=template),
+                vision_config=tower,
+                **{name: getattr(data, name) for name in _ENCODER_KEYS},
+            )
+
+    def _image_processor(self) -> Any:
+        data = self.data
+        with at(self.document, "data"):
+            if (data.tile is None) == (data.image_processor is None):
+                raise ConfigError("set either tile (size, mean and std of a tile) or image_processor (a folder)")
+        if data.tile is not None:
+            return data.tile
+        from transformers import AutoImageProcessor
+
+        with at(self.document, "data", "image_processor"):
+            try:
+                return AutoImageProcessor.from_pretrained(data.image_processor)
+            except (OSError, ValueError, ImportError) as error:
+                raise ConfigError(f"cannot load {data.image_processor!r}: {_one_line(error)}") from error
+
+    def data_module(self, **place: int) -> EnergonMultiModalDataModule:
+        """The data module; `place` may give ``data_parallel_rank`` and ``data_parallel_size``."""
+        from mmpack.datamodules import EnergonMultiModalDataModule
+
+        encoder = self.task_encoder()
+        own: dict[str, Any] = {
+            n: getattr(self.data, n) for n in DataSection.model_fields if n not in (*_ENCODER_KEYS, *_PIECE_KEYS)
+        }
+        with at(self.document, "data"):
+            return EnergonMultiModalDataModule(task_encoder=encoder, **(own | place))
+
+    def with_settings(self, *settings: str) -> Config:
+        """With more ``a.b=c`` applied."""
+        return check(self.document.with_settings(settings))
+
+    def with_values(self, section: str, values: Mapping[str, Any]) -> Config:
+        """With `values` in place of those of the same name in `section`."""
+        return self.with_settings(*(f"{section}.{name}={json.dumps(_plain(value))}" for name, value in values.items()))
+
+
+def read_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
+    """The config file at `path` with the overrides ``a.b=c`` of `settings` applied.
+
+    Relative paths in it are relative to the working directory; ``package:...`` is a file installed with mmpack.
+
+    Raises:
+        ConfigError: one line per fault, with the place in the file, the key's full path, and the nearest name.
+    """
+    return check(read_document(Path(path)).with_settings(settings))
+
+
+def check(document: Document) -> Config:
+    """The config in a document. Raises ConfigError as `read_config` does."""
+    resolved = document.with_package_paths()
+    values = dict(resolved.values)
+    data = values.get("data")
+    if isinstance(data, dict) and isinstance(data.get("tile"), dict):
+        # a tile costs what the section says; the tile's own entry would only repeat it
+        embeddings = data.get("num_image_embeddings_per_tile", 1)
+        values["data"] = data | {"tile": {"embeddings_per_tile": embeddings} | data["tile"]}
+    try:
+        text = json.dumps(values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{document.name}: only text, numbers, true/false, lists and mappings: {error}") from None
+    try:
+        # as JSON, so that strict means: no "3" for 3, but a list for a tuple and text for a path
+        return Config(resolved, Sections.model_validate_json(text))
+    except ValidationError as error:
+        raise explain(error, resolved, Sections) from None
+
+
+def load(
+    config: Config | str | Path,
+    *,
+    split: str = "train",
+    settings: Sequence[str] = (),
+    rank: int | None = None,
+    world_size: int | None = None,
+    **data: Any,
+) -> PackLoader:
+    """The packs that a config describes.
+
+    Args:
+        config: a config file, or a `Config`.
+        split: "train" (goes on for ever unless ``repeat=False``), "val" or "test" (every sample once).
+        settings: overrides, each ``"section.key=value"``.
+        rank, world_size: place among the data-parallel ranks; None asks torch.distributed.
+        data: settings of the section ``data`` by name, such as ``num_workers=0``.
+
+    Returns:
+        An iterable of `PackedBatch` with ``state_dict()`` and ``load_state_dict(state)``.
+
+    Raises:
+        ConfigError: a setting that cannot work; nothing has been read then.
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"split={split!r}; {nearest(split, SPLITS)}")
+    chosen = config if isinstance(config, Config) else read_config(config)
+    if settings:
+        chosen = chosen.with_settings(*settings)
+    if data:
+        chosen = chosen.with_values("data", data)
+    place = {"data_parallel_rank": rank, "data_parallel_size": world_size}
+    module = chosen.data_module(**{name: number for name, number in place.items() if number is not None})
+    loaders = {"train": module.train_dataloader, "val": module.val_dataloader, "test": module.test_dataloader}
+    return loaders[split]()
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _looks_like_a_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,71 @@
+"""The same pictures as PNG, through matplotlib (extra `report`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmpack.errors import ConfigError
+from mmpack.report.pack import KINDS, ROW_TOKENS, PackFacts, runs
+from mmpack.report.page import COLORS
+from mmpack.report.run import RunFacts
+
+
+def _figure(rows: int, height_in: float) -> tuple[Any, Any]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("a PNG needs matplotlib; install mmpack[report], or ask for HTML") from None
+    figure = Figure(figsize=(12, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, 1, squeeze=False)[:, 0]
+
+
+def pack_png(pack: PackFacts, path: Path) -> None:
+    """Draws the row, `ROW_TOKENS` positions a line, and the pictures. Raises ConfigError without matplotlib."""
+    lines = -(-len(pack.kind_t) // ROW_TOKENS)
+    tiles = [tile for segment in pack.segments for tile in segment.tiles]
+    figure, axes = _figure(2 if tiles else 1, 1.2 + 0.5 * lines + (1.6 if tiles else 0))
+    bars = axes[0]
+    for name, start, end in runs(pack.kind_t):
+        while start < end:
+            line, left = divmod(start, ROW_TOKENS)
+            stop = min(end, (line + 1) * ROW_TOKENS)
+            bars.barh(-line, stop - start, left=left, height=0.7, color=COLORS[name])
+            start = stop
+    for segment in pack.segments:
+        line, left = divmod(segment.start, ROW_TOKENS)
+        bars.vlines(left, -line - 0.45, -line + 0.45, color="black", linewidth=1.5)
+    bars.set(xlim=(0, ROW_TOKENS), yticks=[], xlabel=f"position (lines of {ROW_TOKENS})")
+    num_samples = sum(segment.key is not None for segment in pack.segments)
+    filled = 100 * (1 - pack.share("padding"))
+    bars.set_title(
+        f"pack {pack.pack_index}: {num_samples} samples, {len(pack.kind_t)} positions, {filled:.2f} % filled"
+    )
+    handles = [bars.barh(0, 0, color=COLORS[kind], label=kind) for kind in KINDS]
+    bars.legend(handles=handles, loc="upper right", ncols=len(KINDS), fontsize=8)
+    if tiles:
+        axes[1].axis("off")
+        for i, tile in enumerate(tiles[:24]):
+            axes[1].imshow(tile.transpose(1, 2, 0), extent=(i, i + 0.95, 0, 0.95))
+        axes[1].set(xlim=(0, max(12, min(len(tiles), 24))), ylim=(0, 1), aspect="equal")
+        axes[1].set_title(f"{len(tiles)} tiles" + (", the first 24" if len(tiles) > 24 else ""), fontsize=9)
+    figure.savefig(path, dpi=110, format="png")
+
+
+def run_png(run: RunFacts, path: Path) -> None:
+    """Loss, fill and speed over the steps. Raises ConfigError without matplotlib."""
+    figure, axes = _figure(3, 8)
+    axes[0].plot(*zip(*run.loss, strict=True), label="training")
+    if run.val_loss:
+        axes[0].plot(*zip(*run.val_loss, strict=True), "o-", label="validation")
+    axes[0].legend()
+    axes[1].plot(*zip(*run.fill_percent, strict=True), color=COLORS["trained"])
+    axes[1].set_ylim(0, 102)
+    axes[2].plot(*zip(*run.tokens_per_s, strict=True))
+    for axis, title in zip(axes, ("loss", "fill of the packs, %", "useful tokens per second"), strict=True):
+        axis.set_title(title, fontsize=10)
+        axis.grid(alpha=0.3)
+    axes[2].set_xlabel("step")
+    figure.savefig(path, dpi=110, format="png")
