@@ -28,15 +28,14 @@ def _line(finding: Any, document: Document, model: type[BaseModel]) -> str:
     place: Place = finding["loc"]
     kind, message = finding["type"], finding["msg"]
     if kind == "value_error":  # a stage's own check
-        own = str(finding["ctx"]["error"])
-        place = _pinpoint(own, place, document)
-        return f"{document.where(place)}: {dotted(place)}: {own}"
+        return _placed(str(finding["ctx"]["error"]), place, document)
+    where = f"{document.where(place)}: {dotted(place)}"
     if kind in _UNKNOWN:
         allowed = _keys(model, place[:-1])
         hint = nearest(str(place[-1]), allowed)
         if hint.startswith("allowed") and (others := _sections_with(model, str(place[-1]))):
             hint = f"there is {' and '.join(others)}"
-        return f"{document.where(place)}: {dotted(place)}: unknown setting; {hint}"
+        return f"{where}: unknown setting; {hint}"
     if kind == "missing":
         return (
             f"{document.where(place)}: {dotted(place)}: is not set; add it, or give it with --set {dotted(place)}=..."
@@ -53,8 +52,15 @@ def at(document: Document, *place: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        exact = _pinpoint(str(error), place, document)
-        raise ConfigError(f"{document.where(exact)}: {dotted(exact)}: {error}") from error
+        raise ConfigError(_placed(str(error), place, document)) from error
+
+
+def _placed(message: str, place: Place, document: Document) -> str:
+    """`message` with where its setting stands; a setting that it begins with gets its full path instead."""
+    exact = _pinpoint(message, place, document)
+    if exact == place:
+        return f"{document.where(place)}: {dotted(place)}: {message}"
+    return f"{document.where(exact)}: {dotted(place)}.{message}"
 
 
 def _pinpoint(message: str, place: Place, document: Document) -> Place:

@@ -155,8 +155,8 @@ class Config:
             except (OSError, ValueError, ImportError) as error:
                 raise ConfigError(f"cannot load {data.image_processor!r}: {_one_line(error)}") from error
 
-    def data_module(self, **place: int) -> EnergonMultiModalDataModule:
-        """The data module; `place` may give ``data_parallel_rank`` and ``data_parallel_size``."""
+    def data_module(self, *, rank: int | None = None, world_size: int | None = None) -> EnergonMultiModalDataModule:
+        """The data module, for one data-parallel rank; None asks torch.distributed."""
         from mmpack.datamodules import EnergonMultiModalDataModule
 
         encoder = self.task_encoder()
@@ -164,7 +164,9 @@ class Config:
             n: getattr(self.data, n) for n in DataSection.model_fields if n not in (*_ENCODER_KEYS, *_PIECE_KEYS)
         }
         with at(self.document, "data"):
-            return EnergonMultiModalDataModule(task_encoder=encoder, **(own | place))
+            return EnergonMultiModalDataModule(
+                task_encoder=encoder, data_parallel_rank=rank, data_parallel_size=world_size, **own
+            )
 
     def with_settings(self, *settings: str) -> Config:
         """With more ``a.b=c`` applied."""
@@ -237,8 +239,7 @@ def load(
         chosen = chosen.with_settings(*settings)
     if data:
         chosen = chosen.with_values("data", data)
-    place = {"data_parallel_rank": rank, "data_parallel_size": world_size}
-    module = chosen.data_module(**{name: number for name, number in place.items() if number is not None})
+    module = chosen.data_module(rank=rank, world_size=world_size)
     loaders = {"train": module.train_dataloader, "val": module.val_dataloader, "test": module.test_dataloader}
     return loaders[split]()
 
