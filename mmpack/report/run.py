@@ -132,8 +132,8 @@ def _chart(
         last_x, last_y = path.split()[-1].split(",")
         shapes.append(f'<circle cx="{last_x}" cy="{last_y}" r="3" fill="{color}"/>')
         if len(lines) > 1:
-            place = f'x="{width - 12}" y="{24 + 16 * number}" text-anchor="end" font-size="12"'
-            shapes.append(f'<text {place} fill="{color}">{name}</text>')
+            corner = f'x="{width - 12}" y="{24 + 16 * number}" text-anchor="end" font-size="12"'
+            shapes.append(f'<text {corner} fill="{color}">{name}</text>')
     drawing = (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(title)}">{"".join(shapes)}</svg>'
     )
