@@ -12,7 +12,7 @@ demo: $(READY)  ## convert -> plan -> train -> report on the bundled real data
 	$(BIN)/mmpack demo
 
 test: $(READY)  ## the test suite
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow" --doctest-modules mmpack tests
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -n 2 -m slow
