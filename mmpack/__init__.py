@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mmpack.errors import StateError as StateError
     from mmpack.images import decode_image as decode_image
     from mmpack.images import image_size as image_size
+    from mmpack.loader import PackLoader as PackLoader
     from mmpack.packing import pack_lengths as pack_lengths
     from mmpack.window import stream_packs as stream_packs
 
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "ConfigError": "mmpack.errors",
     "EnergonMultiModalDataModule": "mmpack.datamodules",
+    "PackLoader": "mmpack.loader",
     "PackedBatch": "mmpack.batch",
     "SampleError": "mmpack.errors",
     "StateError": "mmpack.errors",

@@ -59,6 +59,10 @@ class Document:
 
     def where(self, place: Place) -> str:
         """Where the value at `place`, or else what encloses it, was written: ``file:line`` or ``--set a.b=c``."""
+        if place not in self.lines:
+            for target, text in reversed(self.settings):
+                if target[: len(place)] == place:  # it made the section that `place` is
+                    return f"--set {text}"
         for length in range(len(place), 0, -1):
             for target, text in reversed(self.settings):
                 if target == place[:length]:

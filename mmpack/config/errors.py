@@ -37,13 +37,9 @@ def _line(finding: Any, document: Document, model: type[BaseModel]) -> str:
             hint = f"there is {' and '.join(others)}"
         return f"{where}: unknown setting; {hint}"
     if kind == "missing":
-        return (
-            f"{document.where(place)}: {dotted(place)}: is not set; add it, or give it with --set {dotted(place)}=..."
-        )
+        return f"{where} is not set; add it, or give it with --set {dotted(place)}=..."
     said = message[:1].lower() + message[1:]
-    return (
-        f"{document.where(place)}: {dotted(place)}: {said.replace('input should', 'should')}, is {finding['input']!r}"
-    )
+    return f"{where}={finding['input']!r}: {said.removeprefix('input ')}"
 
 
 @contextmanager
