@@ -11,6 +11,8 @@ export TOKENIZERS_PARALLELISM ?= false
 demo: $(READY)  ## convert -> plan -> train -> report on the bundled real data
 	$(BIN)/mmpack demo
 
+test test-slow: export OMP_NUM_THREADS ?= 1  # two test processes on two cores
+
 test: $(READY)  ## the test suite
 	$(BIN)/python -m pytest -n 2 -m "not slow" --doctest-modules mmpack tests
 
