@@ -32,3 +32,9 @@ def main() -> None:
         # The reader of our output has gone; that is its business. Keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Exception as error:
+        if debug:
+            raise
+        said = " ".join(str(error).split()) or "no message"
+        print(f"mmpack: {type(error).__name__}: {said} (unexpected; --debug shows where)", file=sys.stderr)
+        sys.exit(1)

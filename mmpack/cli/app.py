@@ -58,37 +58,47 @@ def demo(
     epilog="Example: mmpack convert data/llava.json data/energon --image-root data/images --split train=0.9,val=0.1"
 )
 def convert(
-    src: Annotated[Path, typer.Argument(metavar="SRC", help="LLaVA JSON (a list) or JSONL.")],
-    dst: Annotated[Path, typer.Argument(metavar="DST", help="Folder of the new dataset; must not exist.")],
-    format_: Annotated[str, typer.Option("--format", help="Record format.")] = "llava",
-    image_root: Annotated[
-        Path | None, typer.Option(help="Folder of the pictures; the source's own by default.")
+    src: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SRC", help="LLaVA JSON (a list) or JSONL; or, alone, a YAML file with a section convert."
+        ),
+    ],
+    dst: Annotated[
+        Path | None, typer.Argument(metavar="DST", help="Folder of the new dataset; must not exist.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Shares of the splits.")] = "train=0.9,val=0.1",
-    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
-    on_error: Annotated[str, typer.Option(help="skip counts a bad sample, raise stops at it.")] = "skip",
-    seed: Annotated[int, typer.Option(help="Of the choice of splits.")] = 0,
-    max_samples_per_shard: Annotated[int, typer.Option(help="Most samples in a tar file.")] = 1000,
+    format_: Annotated[str | None, typer.Option("--format", help="Record format. [default: llava]")] = None,
+    image_root: Annotated[
+        Path | None, typer.Option(help="Folder of the pictures. [default: the folder of SRC]")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Shares of the splits. [default: train=0.9,val=0.1]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes. [default: 2]")] = None,
+    on_error: Annotated[
+        str | None, typer.Option(help="skip counts a bad sample, raise stops at it. [default: skip]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the choice of splits. [default: 0]")] = None,
+    max_samples_per_shard: Annotated[
+        int | None, typer.Option(help="Most samples in a tar file. [default: 1000]")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DST.")] = False,
+    set_: Set = None,
     json_: Json = False,
 ) -> None:
     """Records with pictures -> Energon dataset with a report; whole or nothing, never asks."""
-    from mmpack.cli.convert import parse_split, run
-    from mmpack.convert import ConvertConfig
+    from mmpack.cli.convert import build_config, run
 
-    config = ConvertConfig(
-        src=src,
-        dst=dst,
-        image_root=image_root,
-        format=format_,
-        split=parse_split(split),
-        workers=workers,
-        on_error=on_error,
-        seed=seed,
-        max_samples_per_shard=max_samples_per_shard,
-        overwrite=overwrite,
-    )
-    run(config, as_json=json_)
+    options = {
+        "image_root": image_root,
+        "format": format_,
+        "split": split,
+        "workers": workers,
+        "on_error": on_error,
+        "seed": seed,
+        "max_samples_per_shard": max_samples_per_shard,
+        "overwrite": overwrite or None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    run(build_config(src, dst, given, set_ or []), as_json=json_)
 
 
 @app.command(epilog="Example: mmpack plan configs/demo.yaml --global-batch-size 128 --data-parallel-size 8")
@@ -109,7 +119,13 @@ def plan(
 
 @app.command(epilog="Example: mmpack inspect configs/demo.yaml --pack 3 --html pack.html")
 def inspect(
-    config: ConfigFile,
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG|DATASET",
+            help="A YAML file, or a dataset's folder, which is packed with the demo's settings then.",
+        ),
+    ],
     pack: Annotated[int, typer.Option(help="Which pack, counted from 0.")] = 0,
     split: Annotated[str, typer.Option(help="Of which split.")] = "train",
     html: Html = None,
@@ -136,17 +152,18 @@ def report(
     records: Annotated[Path, typer.Argument(metavar="RECORDS", help="train.jsonl of a run.")],
     html: Html = None,
     png: Png = None,
+    set_: Set = None,
     json_: Json = False,
 ) -> None:
-    """A training run as a picture, drawn from its records."""
+    """A training run as a picture, drawn from its records. --set title=... names it."""
     from mmpack.cli.report import run
 
-    run(records, html, png, as_json=json_)
+    run(records, html, png, set_ or [], as_json=json_)
 
 
-@app.command(epilog="Example: mmpack bench configs/bench/packers.yaml")
-def bench(config: ConfigFile, json_: Json = False) -> None:
-    """Measure packing: fill, speed, waits."""
+@app.command(epilog="Example: mmpack bench configs/bench/packers.yaml --set windows=[50]")
+def bench(config: ConfigFile, set_: Set = None, json_: Json = False) -> None:
+    """Measure packing: fill, speed, waits. --json prints one record a line."""
     from mmpack.cli.bench import run
 
-    run(config, as_json=json_)
+    run(config, set_ or [], as_json=json_)

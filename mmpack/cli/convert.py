@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.convert import REPORT_NAME, ConvertConfig, ConvertReport, convert
 from mmpack.errors import ConfigError
+
+DEFAULTS = {"split": "train=0.9,val=0.1", "workers": 2}  # where the command differs from `ConvertConfig`
+
+
+def build_config(src: Path, dst: Path | None, given: Mapping[str, Any], settings: Sequence[str]) -> ConvertConfig:
+    """What to convert: from a config file if there is no `dst`, else from the options that were given."""
+    if dst is None and src.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"DST is missing: mmpack convert {src} DST; or give a YAML file with a section convert")
+    if dst is not None:
+        options = {**DEFAULTS, **given}
+        values = {**options, "src": src, "dst": dst, "split": parse_split(options["split"])}
+        if not settings:
+            return ConvertConfig(**values)
+    from mmpack.config import convert_config, read_config
+
+    if dst is not None:
+        return convert_config(values, settings)
+    config = read_config(src, settings)
+    if "split" in given:
+        given = {**given, "split": parse_split(given["split"])}
+    return (config.with_values("convert", given) if given else config).convert
 
 
 def parse_split(text: str) -> dict[str, float]:
@@ -26,10 +51,12 @@ def parse_split(text: str) -> dict[str, float]:
     return shares
 
 
-def run(config: ConvertConfig, *, as_json: bool) -> ConvertReport:
-    """Converts with progress and shows the report."""
+def run(config: ConvertConfig, *, as_json: bool, quiet: bool = False) -> ConvertReport:
+    """Converts with progress and shows the report, unless `quiet`."""
     with progress("converting") as advance:
         report = convert(config, lambda done, total: advance(done, total, ""))
+    if quiet:
+        return report
     if as_json:
         print_json(report.to_json())
         return report

@@ -16,7 +16,7 @@ from mmpack.cli.show import print_json, print_table, say
 from mmpack.config import Config, package_path, read_config
 from mmpack.errors import ConfigError
 from mmpack.model import assert_loss_neutral, unpack
-from mmpack.report import pack_facts, pack_html, read_records, run_facts
+from mmpack.report import pack_facts, pack_html, read_run
 
 T = TypeVar("T")
 MARKER = ".mmpack-demo"  # what a folder must hold for the demo to empty it
@@ -40,19 +40,20 @@ def run(out: Path, steps: int, overrides: list[str], *, as_json: bool) -> None:
     report = stage(
         "convert",
         "1 of 4: convert the bundled LLaVA JSON into an Energon dataset",
-        lambda: convert_command.run(config.convert, as_json=False),
+        lambda: convert_command.run(config.convert, as_json=False, quiet=as_json),
     )
     forecast = stage(
         "plan", "2 of 4: plan the packs from lengths alone", lambda: plan_command.plan(config, "train", None, 128, 1)
     )
-    print_table("Plan for split 'train'", plan_command.rows(forecast))
+    if not as_json:
+        print_table("Plan for split 'train'", plan_command.rows(forecast))
     result = stage(
         "train", "3 of 4: train a tiny LLaVA on full packs", lambda: train_command.train_with_progress(config)
     )
     page = out / "report.html"
     pack_page = out / "pack.html"
     worst = stage("report", "4 of 4: check that packing is loss-neutral; draw", lambda: _draw(config, pack_page))
-    facts = run_facts(read_records(result.records_path))
+    facts = read_run(result.records_path)
     rows = [
         ("samples converted", f"{report.kept:,} of {len(report.samples):,}"),
         *train_command.rows(facts),
@@ -83,6 +84,9 @@ def _draw(config: Config, path: Path) -> float:
     """Draws one full pack with pictures, and compares it with its samples one by one."""
     packs = config.with_values("data", {"num_workers": 0}).data_module().train_dataloader()
     batch = next(batch for batch in itertools.islice(packs, 20) if int(batch.images_per_sample.max()) > 0)
-    path.write_text(pack_html(pack_facts(batch, config.tokenizer)), encoding="utf-8")
+    path.write_text(
+        pack_html(pack_facts(batch, config.tokenizer, packed_sequence_size=config.data.packed_sequence_size)),
+        encoding="utf-8",
+    )
     model = config.build_model().eval()
     return assert_loss_neutral(model, batch, unpack(batch)).worst_loss_difference

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from mmpack.bench.records import versions
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.config import Config, read_config
-from mmpack.report import RunFacts, read_records, run_facts
+from mmpack.report import RUN_FILE, RunFacts, read_run, run_html
 from mmpack.train import TrainResult, train
 
 
 def train_with_progress(config: Config) -> TrainResult:
     """Trains as the configuration says, with a bar that shows the loss."""
     settings, model, data = config.train, config.build_model(), config.data_module()
+    size = config.data.packed_sequence_size
+    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    about = {"packed_sequence_size": size, "config": config.document.values, "versions": versions("torch")}
+    (settings.output_dir / RUN_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     with progress("training") as advance:
 
         def show(record: dict[str, Any]) -> None:
             if record["kind"] == "step":
-                fill = 100 * record["num_tokens"] / record["num_positions"]
+                fill = 100 * record["num_tokens"] / (size * record["num_packs"])
                 note = f"loss {record['loss']:.3f}, fill {fill:.2f} %, {record['useful_tokens_per_s']:,.0f} tokens/s"
                 advance(record["step"], settings.max_steps, note)
 
@@ -28,7 +34,7 @@ def train_with_progress(config: Config) -> TrainResult:
 def run(path: str, overrides: list[str], *, as_json: bool) -> None:
     """Trains and shows what came of it."""
     result = train_with_progress(read_config(path, overrides))
-    run_so_far = run_facts(read_records(result.records_path))
+    run_so_far = read_run(result.records_path)
     if as_json:
         print_json(summary(run_so_far, result))
         return
@@ -74,7 +80,5 @@ def mean(series: list[tuple[float, float]]) -> float:
 
 def write_run_page(records: Path, html: Path, title: str, table: list[tuple[str, str]]) -> None:
     """The HTML report of a run."""
-    from mmpack.report import run_html
-
     html.parent.mkdir(parents=True, exist_ok=True)
-    html.write_text(run_html(run_facts(read_records(records)), title, table), encoding="utf-8")
+    html.write_text(run_html(read_run(records), title, table), encoding="utf-8")

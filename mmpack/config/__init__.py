@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from mmpack.config.document import Document, package_path, parse_document, parse_scalar, read_document
-from mmpack.config.load import Config, load, read_config
+from mmpack.config.load import Config, convert_config, load, read_config
 
 __all__ = [
     "Config",
     "Document",
+    "convert_config",
     "load",
     "package_path",
     "parse_document",

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from mmpack.config.document import Document, read_document
 from mmpack.config.errors import at, explain
-from mmpack.config.sections import DataSection, ModelSection, Sections
+from mmpack.config.sections import DataSection, ModelSection, Section, Sections
 from mmpack.convert import ConvertConfig
 from mmpack.errors import ConfigError, nearest
 from mmpack.loader import PackLoader
@@ -186,6 +186,24 @@ def read_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
         ConfigError: one line per fault, with the place in the file, the key's full path, and the nearest name.
     """
     return check(read_document(Path(path)).with_settings(settings))
+
+
+class _OnlyConvert(Section):
+    convert: ConvertConfig
+
+
+def convert_config(values: Mapping[str, Any], settings: Sequence[str] = ()) -> ConvertConfig:
+    """A conversion from its own settings by name, with the overrides ``convert.a=b`` of `settings` applied.
+
+    Raises:
+        ConfigError: as `read_config`.
+    """
+    plain = {name: _plain(value) for name, value in values.items()}
+    document = Document(name="the command line", values={"convert": plain}).with_settings(settings)
+    try:
+        return _OnlyConvert.model_validate_json(json.dumps(document.with_package_paths().values)).convert
+    except ValidationError as error:
+        raise explain(error, document, _OnlyConvert) from None
 
 
 def check(document: Document) -> Config:

@@ -41,6 +41,12 @@ class PackFacts:
     pack_index: int
     kind_t: NDArray[np.int8]  # (T,) index into KINDS
     segments: tuple[SegmentFacts, ...]
+    packed_sequence_size: int  # positions that it could have
+
+    @property
+    def fill(self) -> float:
+        """Real tokens of the positions that it could have, 0 to 1."""
+        return float((self.kind_t != KINDS.index("padding")).sum()) / self.packed_sequence_size
 
     def share(self, kind: str) -> float:
         """Part of the positions that are of that kind, 0 to 1."""
@@ -50,7 +56,8 @@ class PackFacts:
         """The numbers, without text and pictures."""
         return {
             "pack": self.pack_index,
-            "tokens": len(self.kind_t),
+            "positions": len(self.kind_t),
+            "fill_percent": 100 * self.fill,
             "share": {kind: self.share(kind) for kind in KINDS},
             "segments": [
                 {
@@ -66,8 +73,8 @@ class PackFacts:
         }
 
 
-def pack_facts(batch: PackedBatch, tokenizer: Any) -> PackFacts:
-    """Reads a batch; `tokenizer` gives the text back."""
+def pack_facts(batch: PackedBatch, tokenizer: Any, *, packed_sequence_size: int | None = None) -> PackFacts:
+    """Reads a batch; `tokenizer` gives the text back. Without a `packed_sequence_size`, the row's length is taken."""
     tokens, labels = batch.tokens[0].numpy(), batch.labels[0].numpy()
     kind = np.zeros(len(tokens), dtype=np.int8)
     kind[1:][labels[:-1] != IGNORE_INDEX] = KINDS.index("trained")  # a label at t makes token t + 1 a target
@@ -89,7 +96,12 @@ def pack_facts(batch: PackedBatch, tokenizer: Any) -> PackFacts:
             pieces=tuple(_pieces(tokens[start:end], kind[start:end], tokenizer)) if real else (),
         )
         segments.append(segment)
-    return PackFacts(pack_index=batch.pack_index, kind_t=kind, segments=tuple(segments))
+    return PackFacts(
+        pack_index=batch.pack_index,
+        kind_t=kind,
+        segments=tuple(segments),
+        packed_sequence_size=packed_sequence_size or len(kind),
+    )
 
 
 def _tiles_by_sample(batch: PackedBatch) -> Iterator[list[NDArray[np.uint8]]]:
@@ -122,7 +134,7 @@ def pack_html(pack: PackFacts, title: str = "") -> str:
     head = facts(
         [
             ("positions", f"{num_tokens:,}"),
-            ("filled", f"{100 * (1 - pack.share('padding')):.2f} %"),
+            ("filled", f"{100 * pack.fill:.2f} %"),
             ("samples", str(len(samples))),
             ("image tiles", str(sum(len(s.tiles) for s in samples))),
             ("image tokens", f"{100 * pack.share('image'):.0f} %"),

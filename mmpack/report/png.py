@@ -39,7 +39,7 @@ def pack_png(pack: PackFacts, path: Path) -> None:
         bars.vlines(left, -line - 0.45, -line + 0.45, color="black", linewidth=1.5)
     bars.set(xlim=(0, ROW_TOKENS), yticks=[], xlabel=f"position (lines of {ROW_TOKENS})")
     num_samples = sum(segment.key is not None for segment in pack.segments)
-    filled = 100 * (1 - pack.share("padding"))
+    filled = 100 * pack.fill
     bars.set_title(
         f"pack {pack.pack_index}: {num_samples} samples, {len(pack.kind_t)} positions, {filled:.2f} % filled"
     )

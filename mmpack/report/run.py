@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +32,17 @@ class RunFacts:
     drops: dict[str, int]  # samples left out, by reason
 
 
+RUN_FILE = "run.json"  # beside the records: what the run was configured as
+
+
+def read_run(records: Path) -> RunFacts:
+    """The facts of the run that wrote `records`. Raises ConfigError if it is not a file of records."""
+    size = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a run not started by the command line
+        size = json.loads((records.parent / RUN_FILE).read_text(encoding="utf-8"))["packed_sequence_size"]
+    return run_facts(read_records(records), packed_sequence_size=size)
+
+
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The records of a ``train.jsonl``. Raises ConfigError if it is not one."""
     try:
@@ -42,13 +55,17 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def run_facts(records: Sequence[dict[str, Any]]) -> RunFacts:
-    """What the records of `mmpack.train` say."""
+def run_facts(records: Sequence[dict[str, Any]], *, packed_sequence_size: int | None = None) -> RunFacts:
+    """What the records of `mmpack.train` say.
+
+    Fill is of `packed_sequence_size`; where that is not known, of the longest row met.
+    """
     steps = [record for record in records if record["kind"] == "step"]
+    size = packed_sequence_size or max(r["num_positions"] / r["num_packs"] for r in steps)
     return RunFacts(
         loss=[(r["step"], r["loss"]) for r in steps],
         val_loss=[(r["step"], r["val_loss"]) for r in records if r["kind"] == "val"],
-        fill_percent=[(r["step"], 100 * r["num_tokens"] / r["num_positions"]) for r in steps],
+        fill_percent=[(r["step"], 100 * r["num_tokens"] / (size * r["num_packs"])) for r in steps],
         tokens_per_s=[(r["step"], r["useful_tokens_per_s"]) for r in steps],
         wait_percent=[(r["step"], 100 * r["wait_s"] / r["step_s"]) for r in steps],
         num_samples=sum(r["num_samples"] for r in steps),
@@ -106,7 +123,7 @@ def _chart(
     xs = [x for _, _, points in lines for x, _ in points]
     ys = [y for _, _, points in lines for _, y in points]
     bottom = min(ys) if low is None else low
-    top = max(ys) * 1.05 if high is None else high
+    top = round_top(max(ys)) if high is None else high
     width, height, left, below = 1024, 220, 60, 24
 
     def at(x: float, y: float) -> str:
@@ -138,6 +155,18 @@ def _chart(
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(title)}">{"".join(shapes)}</svg>'
     )
     return f'<h2>{html.escape(title)}</h2><div class="card">{drawing}</div>'
+
+
+def round_top(value: float) -> float:
+    """The smallest 1, 1.5, 2, 3, 4, 6 or 8 times a power of ten that is not below `value`.
+
+    >>> [round_top(value) for value in (10.4, 0.07, 16_300, 60, 0)]
+    [15.0, 0.08, 20000.0, 60.0, 1.0]
+    """
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in (1, 1.5, 2, 3, 4, 6, 8) if step * power >= value), 10 * power)
 
 
 def _short(value: float) -> str:

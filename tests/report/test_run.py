@@ -1,0 +1,77 @@
+"""The picture of a run, from records alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmpack.errors import ConfigError
+from mmpack.report import RUN_FILE, read_run, run_facts, run_html, run_png
+from tests.report.test_pack import parse
+
+
+def step(number: int, **changes: Any) -> dict[str, Any]:
+    record = {
+        "kind": "step",
+        "step": number,
+        "loss": 5.0 / number,
+        "num_packs": 2,
+        "num_samples": 11,
+        "num_tokens": 1900,
+        "num_positions": 1900,
+        "useful_tokens_per_s": 1000.0,
+        "step_s": 2.0,
+        "wait_s": 0.5,
+        "drops": {"a": {"oversize": {"count": 3, "keys": ["k"]}}, "b": {"oversize": {"count": 1, "keys": []}}},
+    }
+    return record | changes
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    lines = [step(1), step(2, num_positions=2000), {"kind": "val", "step": 2, "val_loss": 3.0, "num_packs": 1}, step(3)]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_fill_is_of_the_configured_size_or_else_of_the_longest_row(records: Path) -> None:
+    assert [value for _, value in read_run(records).fill_percent] == pytest.approx([95.0, 95.0, 95.0])
+    (records.parent / RUN_FILE).write_text(json.dumps({"packed_sequence_size": 1900}))
+    assert [value for _, value in read_run(records).fill_percent] == pytest.approx([50.0, 50.0, 50.0])
+
+
+def test_series_and_totals(records: Path) -> None:
+    run = read_run(records)
+    assert run.loss == [(1, 5.0), (2, 2.5), (3, 5.0 / 3)]
+    assert run.val_loss == [(2, 3.0)]
+    assert run.wait_percent == [(1, 25.0), (2, 25.0), (3, 25.0)]
+    assert (run.num_samples, run.num_packs, run.drops) == (33, 6, {"oversize": 4})
+
+
+def test_the_page_and_the_png(records: Path, tmp_path: Path) -> None:
+    page = parse(run_html(read_run(records), "a <b> & c", [("x", "<y>")]))
+    assert page.tags.count("svg") == 4
+    assert page.links == []
+    assert "a <b> & c" in page.text
+    assert "<y>" in page.text
+    assert "oversize" in page.text
+    run_png(read_run(records), tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_of_one_step_can_be_drawn() -> None:
+    run = run_facts([step(1)])
+    assert parse(run_html(run)).tags.count("svg") == 4
+
+
+@pytest.mark.parametrize("text", ["", "not json\n", '{"kind": "val", "step": 1}\n', "[1]\n"])
+def test_what_is_no_run_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(text)
+    with pytest.raises(ConfigError):
+        read_run(tmp_path / "train.jsonl")
+    with pytest.raises(ConfigError):
+        read_run(tmp_path / "none.jsonl")
