@@ -51,17 +51,20 @@ def run(
     as_json: bool,
 ) -> None:
     """Plans and shows."""
-    result = plan(read_config(path, overrides), split, max_samples, samples_per_step, data_parallel_size)
+    config = read_config(path, overrides)
+    result = plan(config, split, max_samples, samples_per_step, data_parallel_size)
     if as_json:
         print_json(result.to_json())
     else:
-        print_table(f"Plan for split {split!r}", rows(result))
+        print_table(f"Plan for split {split!r}", rows(result, stops=config.data.oversize in (None, "raise")))
 
 
-def rows(result: Forecast) -> list[tuple[str, str]]:
+def rows(result: Forecast, *, stops: bool = False) -> list[tuple[str, str]]:
     """The table for people."""
     tokens = result.tokens
     left_out = ", ".join(f"{count} {reason}" for reason, count in result.dropped.items())
+    if stops and "oversize" in result.dropped:
+        left_out += "; oversize='raise' stops a run at the first that is too long: set 'drop', or longer packs"
     ranks = f"{result.data_parallel_size} rank" + ("s" if result.data_parallel_size > 1 else "")
     tiles = result.tiles_per_pack
     pixels = f"{result.pixel_bytes_per_pack / 1e6:.1f} MB of pixels"

@@ -39,12 +39,10 @@ def pack_png(pack: PackFacts, path: Path) -> None:
         bars.vlines(left, -line - 0.45, -line + 0.45, color="black", linewidth=1.5)
     bars.set(xlim=(0, ROW_TOKENS), yticks=[], xlabel=f"position (lines of {ROW_TOKENS})")
     num_samples = sum(segment.key is not None for segment in pack.segments)
-    filled = 100 * pack.fill
-    bars.set_title(
-        f"pack {pack.pack_index}: {num_samples} samples, {len(pack.kind_t)} positions, {filled:.2f} % filled"
-    )
+    size = f"{num_samples} samples, {len(pack.kind_t)} positions, {100 * pack.fill:.2f} % filled"
+    bars.set_title(f"pack {pack.pack_index}: {size}", loc="left")
     handles = [bars.barh(0, 0, color=COLORS[kind], label=kind) for kind in KINDS]
-    bars.legend(handles=handles, loc="upper right", ncols=len(KINDS), fontsize=8)
+    bars.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(KINDS), fontsize=8)
     if tiles:
         axes[1].axis("off")
         for i, tile in enumerate(tiles[:24]):

@@ -79,6 +79,14 @@ def test_plan_prints_both_n_and_the_batch_size(folder: Path) -> None:
     assert abs(plan["global_batch_size"] - 64 / plan["n_from_packs"]) <= 2
 
 
+def test_plan_says_that_a_run_would_stop_at_a_sample_that_is_too_long(folder: Path) -> None:
+    text = " ".join(ok(folder, "plan", "c.yaml", "--set", "data.seq_length=200").split())
+    assert "oversize='raise' stops a run" in text
+    text = ok(folder, "plan", "c.yaml", "--set", "data.seq_length=200", "--set", "data.oversize=drop")
+    assert "oversize" in text
+    assert "stops a run" not in text
+
+
 def test_inspect_shows_the_pack_that_the_loader_gives(folder: Path, tmp_path: Path) -> None:
     import itertools
 
