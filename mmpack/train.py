@@ -236,8 +236,13 @@ class _Run:
             "useful_tokens_per_s": real / seconds,
             "step_s": seconds,
             "wait_s": waited,
-            "drops": _drops(batches),
+            "drops": self._drops(),
         }
+
+    def _drops(self) -> Any:
+        """What this rank's data has left out so far: dataset -> reason -> count and first keys."""
+        ledger = getattr(self.data.train_dataloader(), "drops", None)
+        return {} if ledger is None else ledger.to_dict()
 
     def _validate(self) -> None:
         self.model.eval()
@@ -329,11 +334,6 @@ def _cut_records(path: Path, step: int) -> None:
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
-
-
-def _drops(batches: list[PackedBatch]) -> Any:
-    """The drop counters of the stream that gave the last pack."""
-    return batches[-1].stream_state.get("drops", {})
 
 
 def _summed(value: Tensor) -> Tensor:
