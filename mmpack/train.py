@@ -87,6 +87,10 @@ class TrainConfig:
         for name in (*rates, "warmup_steps", "val_check_interval", "save_interval"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}; it must not be negative")
+        try:
+            self.torch_device  # noqa: B018  (a device that torch does not know)
+        except RuntimeError as error:
+            raise ConfigError(f"device={self.device!r}: {str(error).splitlines()[0]}") from None
         if self.limit_val_batches is not None and self.limit_val_batches < 1:
             raise ConfigError(f"limit_val_batches={self.limit_val_batches}; at least 1, or leave it out for all")
 

@@ -13,6 +13,7 @@ import mmpack.energon.stream as streams
 from mmpack.collate import Collator
 from mmpack.encode import SampleEncoder
 from mmpack.energon.reader import META_FOLDER, Source, SourceConfig
+from mmpack.errors import ConfigError
 
 DEFAULT_NUM_STREAMS = 12  # divides among 1, 2, 3, 4, 6 and 12 ranks
 
@@ -41,11 +42,14 @@ class EnergonStreamFactory:
         num_streams: int | None,
     ) -> EnergonStreamFactory:
         """Opens the dataset once to see that it can be read. Raises ConfigError if not."""
+        whole = Source(source, stream=0, num_streams=1, on_fault=lambda error, name: None)
         if num_streams is None:
-            whole = Source(source, stream=0, num_streams=1, on_fault=lambda error, name: None)
             num_streams = default_num_streams(whole.num_samples)
-        else:
-            Source(source, stream=0, num_streams=num_streams, on_fault=lambda error, name: None)
+        if not 1 <= num_streams <= max(whole.num_samples, 1):
+            raise ConfigError(
+                f"num_streams={num_streams}: split {source.split!r} has {whole.num_samples} samples, and every stream "
+                f"needs one; allowed: 1 to {max(whole.num_samples, 1)}"
+            )
         return cls(
             source=source,
             stream=stream,

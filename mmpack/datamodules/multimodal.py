@@ -9,7 +9,7 @@ from typing import Any
 from mmpack.collate import Collator
 from mmpack.encode import LengthLimit, SampleEncoder
 from mmpack.errors import ConfigError
-from mmpack.layout import Layout
+from mmpack.layout import Layout, round_up
 from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
 from mmpack.sample import IGNORE_INDEX, IMAGE_MARK, IMAGE_TOKEN_INDEX
 from mmpack.templates import TEMPLATES, Template
@@ -119,9 +119,28 @@ class MultiModalTaskEncoder:
             )
         if self.num_image_embeddings_per_tile < 1:
             raise ConfigError(f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}; at least 1")
+        self._check_row(self.packed_sequence_size)
         self._check_vision_tower()
         self.build_tiling()
         self.multimodal_sample_config.conversation_template_config.build()
+
+    def _check_row(self, size: int) -> None:
+        layout = self.layout
+        if layout.capacity(size) < 1:
+            raise ConfigError(
+                f"packed_sequence_size={size} has no room for a segment of layout.sequence_multiple="
+                f"{layout.sequence_multiple}; raise packed_sequence_size"
+            )
+        if size % layout.total_multiple:
+            raise ConfigError(
+                f"packed_sequence_size={size} is not a multiple of layout.total_multiple={layout.total_multiple}, so "
+                f"full packs would grow beyond it; set {round_up(size, layout.total_multiple)}"
+            )
+        if layout.fixed_total is not None and layout.fixed_total < layout.capacity(size):
+            raise ConfigError(
+                f"layout.fixed_total={layout.fixed_total} is below the {layout.capacity(size)} positions that samples "
+                f"may fill; set it to packed_sequence_size={size}"
+            )
 
     def _check_vision_tower(self) -> None:
         config = self.vision_config

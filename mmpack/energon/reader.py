@@ -76,6 +76,10 @@ class SourceConfig:
     max_samples_per_sequence: int | None = 100
 
     def __post_init__(self) -> None:
+        for name in ("shuffle_buffer_size", "max_samples_per_sequence"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}; it must be at least 1, or None for no such limit")
         path = str(self.path)
         if "://" in path:
             return
@@ -97,6 +101,8 @@ class Source:
 
     def __init__(self, config: SourceConfig, *, stream: int, num_streams: int, on_fault: FaultHandler) -> None:
         self.config = config
+        self._stream = stream
+        self._on_fault = on_fault
 
         def handle(error: Exception, sample: Any, sources: Any) -> None:
             on_fault(error, _name_of(error, sample, sources))
@@ -115,6 +121,11 @@ class Source:
             raise ConfigError(f"cannot open {what}: {_one_line(error)}") from error
         self.num_samples = len(dataset)  # of this stream
         self._dataset = SimpleSavableDatasetWrapper(dataset, worker, NoCachePool())
+        self._reading: Iterator[tuple[int, int, Any]] | None = None
+        self._in_epoch = False  # an epoch has begun, and not all of its samples have been handed out
+        self._ahead: tuple[Any, RestoreKey] | None = None  # None: energon has no more samples in this epoch
+        self._buffer: list[tuple[Any, RestoreKey]] = []  # (sample or None if not read again yet, key)
+        self._num_drawn = 0
 
     def _open(self, worker: WorkerConfig) -> Any:
         config = self.config
@@ -124,7 +135,7 @@ class Source:
                 split_part=config.split,
                 worker_config=worker,
                 batch_size=None,
-                shuffle_buffer_size=config.shuffle_buffer_size,
+                shuffle_buffer_size=None,
                 max_samples_per_sequence=config.max_samples_per_sequence,
                 task_encoder=_Undecoded(),
                 repeat=config.repeat,
@@ -134,11 +145,43 @@ class Source:
         )
 
     def __iter__(self) -> Iterator[tuple[Any, RestoreKey]]:
-        """Samples and their restore keys, from where the state stands; ends where the epoch ends."""
+        """Samples and their restore keys, from where the state stands; ends where the epoch ends.
+
+        The samples are drawn from a small shuffle buffer of our own: energon's forgets, when it is saved while it
+        drains, that its source had ended. For the same reason one sample is always read ahead.
+        """
+        if not self._in_epoch:
+            self._in_epoch = True
+            self._ahead = self._read_next()
+        while True:
+            while self._ahead is not None and len(self._buffer) < (self.config.shuffle_buffer_size or 1):
+                self._buffer.append(self._ahead)
+                self._ahead = self._read_next()
+            if not self._buffer:
+                break
+            place = _draw(self.config.seed, self._stream, self._num_drawn) % len(self._buffer)
+            self._num_drawn += 1
+            self._buffer[place], self._buffer[-1] = self._buffer[-1], self._buffer[place]
+            sample, key = self._buffer.pop()
+            if sample is None:  # known from a restored state only
+                try:
+                    sample = self.read(key)
+                except Exception as error:  # energon passes on whatever its reader met
+                    self._on_fault(error, str(key))
+                    continue
+            yield sample, key
+        self._in_epoch = False
+
+    def _read_next(self) -> tuple[Any, RestoreKey] | None:
+        """The next sample in energon's own order; None at the end of its epoch."""
         if self.num_samples == 0:
-            return
-        for _, _, sample in self._dataset:
-            yield sample, sample.__restore_key__
+            return None
+        if self._reading is None:
+            self._reading = iter(self._dataset)
+        for _, _, sample in self._reading:
+            return sample, sample.__restore_key__
+        self._reading = None
+        return None
 
     def read(self, key: RestoreKey) -> Any:
         """The sample that once came with `key`, read again."""
@@ -146,18 +189,39 @@ class Source:
 
     def state(self) -> dict[str, Any]:
         """Where the stream stands, as plain dicts, lists, numbers and bytes."""
-        state: dict[str, Any] = to_plain(self._dataset.save_state())
-        return state
+        return {
+            "reader": to_plain(self._dataset.save_state()),
+            "in_epoch": self._in_epoch,
+            "num_drawn": self._num_drawn,
+            "ahead": None if self._ahead is None else to_plain(self._ahead[1]),
+            "buffer": [to_plain(key) for _, key in self._buffer],
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`. Raises StateError if it was made by another kind of dataset."""
+        """Goes on from `state`. Buffered samples are read again when they are drawn.
+
+        Raises:
+            StateError: the state was made by another kind of dataset.
+        """
         try:
-            self._dataset.restore_state(from_plain(state))
+            self._dataset.restore_state(from_plain(state["reader"]))
+            self._buffer = [(None, from_plain(key)) for key in state["buffer"]]
+            self._ahead = None if state["ahead"] is None else (None, from_plain(state["ahead"]))
+            self._in_epoch, self._num_drawn = state["in_epoch"], state["num_drawn"]
         except (AssertionError, KeyError, IndexError, TypeError) as error:
             raise StateError(
                 f"the saved position does not fit {str(self.config.path)!r} (split {self.config.split!r}): "
                 f"{_one_line(error)}; resume with the dataset and settings that the state was made with"
             ) from error
+        self._reading = None
+
+
+def _draw(seed: int, stream: int, count: int) -> int:
+    """A number that (seed, stream, count) decide: the finalizer of splitmix64 (Steele, Lea, Flood, 2014)."""
+    z = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03 + (count + 1) * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
 
 
 def _name_of(error: Exception, sample: Any, sources: Any) -> str:

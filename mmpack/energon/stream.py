@@ -39,6 +39,11 @@ class StreamConfig:
     align_window: int = 1
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("capacity", "packing_buffer_size", "align_window"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}; it must be at least 1")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:

@@ -125,16 +125,34 @@ def test_restoring_late_reads_no_more_than_restoring_early(
     reads: list[Any] = []
     original = Source.read
     monkeypatch.setattr(Source, "read", lambda self, key: (reads.append(key), original(self, key))[1])
-    counts = []
     for k in (3, 300):
         module = data_module(energon_dataset, tokenizer, num_streams=2)
         module.load_state_dict(states[k - 1])
         reads.clear()
         next(iter(module.train_dataloader()))
-        held = states[k - 1]["streams"]
-        counts.append(len(reads))
-        assert len(reads) == len(held["0"]["window"]) + len(held["0"]["waiting"]) + 1  # only the stream that is read
-    assert max(counts) <= 41
+        stream = states[k - 1]["streams"][str(k % 2)]  # the one that gives the next pack
+        held = [*stream["window"], *stream["waiting"], stream["next"]]
+        shuffled = [*stream["source"]["buffer"], stream["source"]["ahead"]]
+        assert len(held) <= len(reads) <= len(held) + len(shuffled) <= 40 + 1 + 10 + 1
+
+
+@pytest.mark.parametrize(("buffer", "shuffle"), [(1, 100), (7, 100), (7, 1), (200, 100), (7, 13)])
+def test_resume_anywhere_in_a_short_epoch(energon_dataset: Path, tokenizer: Any, buffer: int, shuffle: int) -> None:
+    # Streams shorter than the shuffle buffer are in its drain from the first sample on.
+    options = {"repeat": False, "num_streams": 12, "packing_buffer_size": buffer, "shuffle_buffer_size": shuffle}
+    module = data_module(energon_dataset, tokenizer, **options)
+    loader = module.train_dataloader()
+    digests, states = [], []
+    for batch in loader:
+        digests.append(digest(batch))
+        states.append(module.state_dict())
+    second_epoch = [batch.sample_keys for batch in itertools.islice(loader, 5)]
+    for k in range(1, len(digests) + 1, 7):
+        resumed = data_module(energon_dataset, tokenizer, **options)
+        resumed.load_state_dict(states[k - 1])
+        assert [digest(batch) for batch in resumed.train_dataloader()] == digests[k:], f"cut after pack {k}"
+        following = [batch.sample_keys for batch in itertools.islice(resumed.train_dataloader(), 5)]
+        assert following == second_epoch, f"the epoch after a cut after pack {k}"
 
 
 def test_a_state_is_plain_small_and_loads_without_code(energon_dataset: Path, tokenizer: Any, tmp_path: Path) -> None:
