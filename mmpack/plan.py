@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -192,6 +193,11 @@ def forecast(sizes: Sizes, plan: PackingPlan) -> Forecast:
     num_read = len(samples) + sizes.drops.total
     num_samples = round(sizes.num_in_split * len(samples) / num_read)
     tokens = quantiles([s.num_tokens for s in samples])
+    if plan.repeat or num_samples > len(samples):  # the packs of one pass hold its tokens at that fill
+        per_pack = plan.packed_sequence_size * fill.mean_fill
+        num_packs = max(1, math.ceil(num_samples * tokens.mean / per_pack - 1e-9))
+    else:
+        num_packs = len(packs)
     tiles = quantiles([sum(s.num_tiles for s in pack) for pack in packs])
     held = len(sizes.streams) / plan.data_parallel_size * (plan.packing_buffer_size + (plan.align_window - 1) * n)
     return Forecast(
@@ -202,15 +208,15 @@ def forecast(sizes: Sizes, plan: PackingPlan) -> Forecast:
         packed_sequence_size=plan.packed_sequence_size,
         tokens=tokens,
         image_token_percent=100 * sum(s.num_image_tokens for s in samples) / sum(s.num_tokens for s in samples),
-        num_packs=max(1, round(num_samples / n)),
+        num_packs=num_packs,
         fill_percent=100 * fill.mean_fill,
         full_packs_percent=100 * fill.full_share,
-        n_from_packs=n,
+        n_from_packs=num_samples / num_packs,
         n_from_lengths=plan.packed_sequence_size / tokens.mean,
         samples_per_step=plan.samples_per_step,
         global_batch_size=packed_global_batch_size(
             plan.samples_per_step,
-            n,
+            num_samples / num_packs,
             data_parallel_size=plan.data_parallel_size,
             micro_batch_size=plan.micro_batch_size,
         ),

@@ -155,12 +155,13 @@ def test_block_diagonal_mask_by_hand() -> None:
     view = to_transformers(batch, image_token_id=IMAGE_ID, mask="block_diagonal")
     assert "cu_seq_lens_q" not in view
     mask = view["attention_mask"]
-    assert mask.dtype == torch.bool
+    assert mask.dtype == torch.float32
     assert mask.shape == (1, 1, 150, 150)
     segment = [sum(t >= end for end in batch.cu_seqlens_padded.tolist()[1:]) for t in range(150)]
     expected = [[segment[q] == segment[k] and k <= q for k in range(150)] for q in range(150)]
-    assert torch.equal(mask[0, 0], torch.tensor(expected))
-    assert torch.equal(mask, block_diagonal_mask(batch.cu_seqlens_padded))
+    assert torch.equal(mask[0, 0] == 0, torch.tensor(expected))
+    assert bool((mask[0, 0][~torch.tensor(expected)] == torch.finfo(torch.float32).min).all())
+    assert torch.equal(mask == 0, block_diagonal_mask(batch.cu_seqlens_padded))
 
 
 def test_a_text_token_that_is_the_image_token_is_refused() -> None:
@@ -207,8 +208,9 @@ def test_traps_are_refused(changes: dict[str, Any], message: str) -> None:
 def test_traps_of_an_attention_are_refused() -> None:
     masked = to_transformers(tailed(), image_token_id=IMAGE_ID, mask="block_diagonal")
     refuse_traps(masked, attention="sdpa")
+    refuse_traps(masked, attention="eager")
     with pytest.raises(ConfigError, match="eager"):
-        refuse_traps(masked, attention="eager")
+        refuse_traps({**masked, "attention_mask": masked["attention_mask"] == 0}, attention="eager")
     with pytest.raises(ConfigError, match="needs cu_seq_lens_q"):
         refuse_traps(masked, attention="mmpack_varlen")
 

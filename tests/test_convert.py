@@ -168,10 +168,22 @@ def test_an_existing_destination_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already exists"):
         run(CASES / "ok_three.json", dst)
     assert [path.name for path in dst.iterdir()] == ["mine.txt"]
+    with pytest.raises(ConfigError, match="is not a dataset that mmpack made"):
+        run(CASES / "ok_three.json", dst, overwrite=True)
+    assert [path.name for path in dst.iterdir()] == ["mine.txt"]
+
+
+def test_overwriting_replaces_a_dataset_and_nothing_else(tmp_path: Path) -> None:
+    dst = tmp_path / "out"
+    run(CASES / "ok_three.json", dst)
+    (dst / "old.txt").write_text("old")
     run(CASES / "ok_three.json", dst, overwrite=True)
-    assert not (dst / "mine.txt").exists()
+    assert not (dst / "old.txt").exists()
     assert (dst / ".nv-meta" / "index.sqlite").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (dst / "llava.json").write_bytes((CASES / "ok_three.json").read_bytes())
+    with pytest.raises(ConfigError, match="which is being converted"):
+        run(dst / "llava.json", dst, overwrite=True, image_root=CASES / "images")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

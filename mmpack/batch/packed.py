@@ -30,7 +30,7 @@ class PixelNorm:
         return ((pixels.to(torch.float32) / 255.0 - mean) / std).to(dtype)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class PackedBatch:
     """One pack. T positions, S segments (the samples, then at most one tail of padding), N image tiles.
 
@@ -143,8 +143,21 @@ class PackedBatch:
 
         return to_megatron(self)
 
-    def to_transformers(self, *, image_token_id: int, mask: str = "varlen") -> dict[str, Any]:
-        """Keyword arguments for a transformers model; see `mmpack.batch.transformers`."""
+    def to_transformers(
+        self, *, image_token_id: int, mask: str = "varlen", dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
+        """Keyword arguments for a transformers model; see `mmpack.batch.transformers` for each.
+
+        Args:
+            image_token_id: the id that the model takes for an image embedding (``model.config.image_token_id``).
+            mask: ``varlen`` sends offsets, ``block_diagonal`` a dense mask for models that know nothing of packs.
+            dtype: of the model's parameters.
+        """
         from mmpack.batch.transformers import to_transformers
 
-        return to_transformers(self, image_token_id=image_token_id, mask=mask)
+        return to_transformers(self, image_token_id=image_token_id, mask=mask, dtype=dtype)
+
+    def __repr__(self) -> str:
+        """A summary; the tensors themselves would fill screens."""
+        what = f"{self.num_samples} samples, {self.num_tokens} tokens, pixels {tuple(self.pixels.shape)}"
+        return f"PackedBatch(pack_index={self.pack_index}, {what})"

@@ -19,7 +19,9 @@ from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX
 MASKS = ("varlen", "block_diagonal")
 
 
-def to_transformers(batch: PackedBatch, *, image_token_id: int, mask: str = "varlen") -> dict[str, Any]:
+def to_transformers(
+    batch: PackedBatch, *, image_token_id: int, mask: str = "varlen", dtype: torch.dtype = torch.float32
+) -> dict[str, Any]:
     """Everything that ``model(**kwargs)`` needs to compute transformers' own loss on the pack.
 
     What `model_inputs` gives, and:
@@ -41,7 +43,7 @@ def to_transformers(batch: PackedBatch, *, image_token_id: int, mask: str = "var
     unshifted = torch.full_like(batch.labels, IGNORE_INDEX)
     unshifted[:, 1:] = batch.labels[:, :-1]  # the last label of a segment is ignored, so no seam is crossed
     return {
-        **model_inputs(batch, image_token_id=image_token_id, mask=mask),
+        **model_inputs(batch, image_token_id=image_token_id, mask=mask, dtype=dtype),
         "labels": unshifted,
         "shift_labels": batch.labels,
         "num_items_in_batch": max(1, batch.num_loss_tokens),  # it divides a sum: 0 / 1 for a pack that teaches nothing
@@ -49,7 +51,7 @@ def to_transformers(batch: PackedBatch, *, image_token_id: int, mask: str = "var
 
 
 def model_inputs(
-    batch: PackedBatch, *, image_token_id: int | None, mask: str = "varlen", pixel_dtype: torch.dtype = torch.float32
+    batch: PackedBatch, *, image_token_id: int | None, mask: str = "varlen", dtype: torch.dtype = torch.float32
 ) -> dict[str, Any]:
     """The arguments of a forward pass without loss.
 
@@ -58,12 +60,13 @@ def model_inputs(
       ``max_length_q``, ``max_length_k`` int, which describe the row (padding included). For attention
       implementations that know packs: mmpack's own, flash_attention_2, and also sdpa and eager, which read the
       position ids;
-    * with ``mask="block_diagonal"``: ``attention_mask`` (1, 1, T, T) bool, causal within each segment, for sdpa in
-      models that know nothing of packs;
-    * ``pixel_values`` (N, 3, H, W) normalised floats of `pixel_dtype`, absent when the pack has no pictures.
+    * with ``mask="block_diagonal"``: ``attention_mask`` (1, 1, T, T) of `dtype`, added to the attention scores: causal
+      within each segment. For sdpa and eager (which would misread a bool mask) in models that know nothing of packs;
+    * ``pixel_values`` (N, 3, H, W) normalised floats of `dtype`, absent when the pack has no pictures.
 
     Args:
         image_token_id: the model's id for an image embedding; None for a model without pictures.
+        dtype: of the model's parameters.
 
     Raises ConfigError for an unknown `mask`, if a text token equals `image_token_id`, or if there are pictures
     without it.
@@ -84,9 +87,9 @@ def model_inputs(
             "max_length_k": batch.max_seqlen,
         }
     else:
-        inputs["attention_mask"] = block_diagonal_mask(batch.cu_seqlens_padded)
+        inputs["attention_mask"] = additive(block_diagonal_mask(batch.cu_seqlens_padded), dtype)
     if batch.pixels.shape[0]:
-        inputs["pixel_values"] = batch.pixel_norm(batch.pixels, pixel_dtype)
+        inputs["pixel_values"] = batch.pixel_norm(batch.pixels, dtype)
     refuse_traps(inputs)
     return inputs
 
@@ -115,6 +118,11 @@ def block_diagonal_mask(cu_seqlens: Tensor) -> Tensor:
     segment_t = torch.repeat_interleave(torch.arange(len(lengths), device=cu_seqlens.device), lengths)
     same = segment_t[:, None] == segment_t[None, :]
     return same.tril()[None, None]
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bool mask as numbers to be added to attention scores: 0 where it is True, the lowest number elsewhere."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def refuse_traps(inputs: Mapping[str, Any], *, attention: str | None = None) -> None:

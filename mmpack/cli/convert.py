@@ -8,7 +8,7 @@ from typing import Any
 
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.convert import REPORT_NAME, ConvertConfig, ConvertReport, convert
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, Reason
 
 DEFAULTS = {"split": "train=0.9,val=0.1", "workers": 2}  # where the command differs from `ConvertConfig`
 
@@ -55,6 +55,11 @@ def run(config: ConvertConfig, *, as_json: bool, quiet: bool = False) -> Convert
     """Converts with progress and shows the report, unless `quiet`."""
     with progress("converting") as advance:
         report = convert(config, lambda done, total: advance(done, total, ""))
+    missing = report.skipped.get(Reason.IMAGE_MISSING.value, 0)
+    if missing > len(report.samples) // 10:
+        root = config.image_root or config.src.parent
+        what = f"pictures of {missing} of {len(report.samples)} samples are not under {root}"
+        say(f"Warning: {what}; is --image-root right?", as_json=True)
     if quiet:
         return report
     if as_json:

@@ -14,6 +14,12 @@ def plan(
     """The forecast for a split: its lengths are read, nothing is decoded."""
     if max_samples is not None and max_samples < 1:
         raise ConfigError(f"--samples {max_samples}; at least 1, or leave it out for all")
+    num_streams = config.data.num_streams
+    if num_streams is not None and num_streams % data_parallel_size:
+        raise ConfigError(
+            f"--data-parallel-size {data_parallel_size} does not divide data.num_streams={num_streams}; "
+            "choose sizes that do"
+        )
     module = config.with_values("data", {"num_workers": 0}).data_module()
     factory = module.factory(split, training=split == "train")
     encoder = module.task_encoder

@@ -10,7 +10,7 @@ from mmpack.bench.records import versions
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.config import Config, read_config
 from mmpack.report import RUN_FILE, RunFacts, read_run, run_html
-from mmpack.train import TrainResult, train
+from mmpack.train import TrainResult, newest_checkpoint, train
 
 
 def train_with_progress(config: Config) -> TrainResult:
@@ -20,6 +20,8 @@ def train_with_progress(config: Config) -> TrainResult:
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     about = {"packed_sequence_size": size, "config": config.document.values, "versions": versions("torch")}
     (settings.output_dir / RUN_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    if (newest := newest_checkpoint(settings.output_dir)) is not None and settings.resume_if_exists:
+        say(f"Going on from {newest}", as_json=True)
     with progress("training") as advance:
 
         def show(record: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from mmpack.convert.config import REPORT_NAME, ConvertConfig, ConvertReport, Pro
 from mmpack.convert.folder import partial_folder, take_place
 from mmpack.convert.plan import ShardTask, plan_shards
 from mmpack.convert.shards import Outcome, key_of, name_of, run_shards
-from mmpack.energon.writer import DatasetIndex, strict_json
+from mmpack.energon.writer import META_FOLDER, DatasetIndex, strict_json
 from mmpack.errors import ConfigError, SampleError
 from mmpack.processes import terminate_as_exit
 from mmpack.sources import SOURCES
@@ -33,6 +33,8 @@ def convert(config: ConvertConfig, progress: Progress = lambda done, total: None
     if config.dst.exists() and not config.overwrite and (not config.dst.is_dir() or any(config.dst.iterdir())):
         raise ConfigError(f"{config.dst} already exists; choose another destination, or overwrite it (--overwrite)")
     image_root = config.image_root if config.image_root is not None else config.src.parent
+    if config.overwrite:
+        _check_replaceable(config.dst, config.src, image_root)
     if not image_root.is_dir():
         raise ConfigError(f"image_root={str(image_root)!r} is not a folder")
     records = list(read_records(config.src))
@@ -55,6 +57,20 @@ def convert(config: ConvertConfig, progress: Progress = lambda done, total: None
         (folder / REPORT_NAME).write_text(text + "\n", encoding="utf-8")
         take_place(folder, config.dst)
     return report
+
+
+def _check_replaceable(dst: Path, src: Path, image_root: Path) -> None:
+    """Overwriting removes what is there: only a dataset of our own, and never the data that is converted."""
+    if not dst.exists() or (dst.is_dir() and not any(dst.iterdir())):
+        return
+    if not (dst / REPORT_NAME).is_file() or not (dst / META_FOLDER).is_dir():
+        raise ConfigError(
+            f"{dst} is not a dataset that mmpack made, so it is not overwritten; choose another destination"
+        )
+    place = dst.resolve()
+    for source in (src.resolve(), image_root.resolve()):
+        if source == place or place in source.parents:
+            raise ConfigError(f"{dst} holds {source}, which is being converted; choose another destination")
 
 
 def _check_records(config: ConvertConfig, records: Sequence[Record]) -> list[Outcome]:

@@ -107,7 +107,7 @@ class PackedModel(nn.Module):
         if num_tiles and self.embeddings_per_tile is not None:
             num_placeholders = int((batch.tokens == IMAGE_TOKEN_INDEX).sum())
             check_embeddings_per_tile(self.embeddings_per_tile, num_placeholders // num_tiles)
-        inputs = model_inputs(batch, image_token_id=self.image_token_id, mask=self.mask, pixel_dtype=self.dtype)
+        inputs = model_inputs(batch, image_token_id=self.image_token_id, mask=self.mask, dtype=self.dtype)
         refuse_traps(inputs, attention=self.attention)
         return inputs
 

@@ -56,8 +56,9 @@ def test_registered_backends(backend: str) -> None:
     assert_parity(differences(hf_model(towers), BATCH))
 
 
-def test_block_diagonal_mask() -> None:
-    assert_parity(differences(hf_model("sdpa"), BATCH, mask="block_diagonal"))
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_block_diagonal_mask(attention: str) -> None:
+    assert_parity(differences(hf_model(attention), BATCH, mask="block_diagonal"))
 
 
 @pytest.mark.parametrize(
