@@ -5,6 +5,7 @@ This is the length oracle: planner, collator and model all count with what `Samp
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,9 @@ class SampleEncoder:
         bos = getattr(tokenizer, "bos_token_id", None)
         self.bos_token_ids = [int(bos)] if add_bos and bos is not None else []
         self._control_ids: dict[str, int] = {}
+        # A copy of our own, since the switch would change the caller's tokenizer under other threads.
+        self._literal = copy.deepcopy(tokenizer.backend_tokenizer)
+        self._literal.encode_special_tokens = True
 
     def encode(self, conversation: Conversation) -> EncodedSample:
         """The sample with its exact length. Raises SampleError with the sample's key."""
@@ -144,13 +148,7 @@ class SampleEncoder:
 
     def _encode_literally(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. No control token is recognised in them, whatever a user typed."""
-        backend = self.tokenizer.backend_tokenizer
-        before = backend.encode_special_tokens
-        backend.encode_special_tokens = True
-        try:
-            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-        finally:
-            backend.encode_special_tokens = before
+        return [encoding.ids for encoding in self._literal.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _control_id(self, token: str) -> int:
         if token not in self._control_ids:

@@ -55,12 +55,21 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
     return [f"{name}: saved {a!r}, now {b!r}" for name, a, b in pairs if a != b]
 
 
-def check(state: Mapping[str, Any], *, settings: Mapping[str, Any], versions: Mapping[str, str]) -> None:
+def check(
+    state: Mapping[str, Any], *, settings: Mapping[str, Any], versions: Mapping[str, str], num_streams: int
+) -> None:
     """Raises StateError, naming each difference, if `state` cannot be gone on from with `settings`."""
-    version = state.get("version")
+    keys = ("version", "settings", "versions", "num_streams", "epoch", "next_pack", "streams")
+    if not isinstance(state, Mapping) or any(key not in state for key in keys):
+        raise StateError("this is not a state of mmpack's loader: it lacks some of " + ", ".join(keys))
+    version = state["version"]
     if version != STATE_VERSION:
         raise StateError(f"the state has format version {version!r}, this mmpack reads {STATE_VERSION}")
-    if different := differences(state["settings"], settings):
+    saved, current = (
+        {**state["settings"], "num_streams": state["num_streams"]},
+        {**settings, "num_streams": num_streams},
+    )
+    if different := differences(saved, current):
         raise StateError(
             "the state was made with other settings: " + "; ".join(different) + ". Resume with the saved settings, "
             "or start anew without the state"

@@ -337,7 +337,16 @@ def _cut_records(path: Path, step: int) -> None:
     """Drops the records of steps that come again after a resume."""
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+        kept = [line for line in lines if _step_of(line) <= step]
+        path.write_text("".join(kept), encoding="utf-8")
+
+
+def _step_of(line: str) -> float:
+    """The step of a record; infinity for a line that a kill cut short."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
 
 
 def _summed(value: Tensor) -> Tensor:

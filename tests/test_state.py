@@ -25,22 +25,22 @@ def rank_state(rank: int, *, next_pack: int = 8, settings: dict[str, Any] | None
 
 
 def test_a_fitting_state_passes() -> None:
-    state.check(rank_state(0), settings=SETTINGS, versions=VERSIONS)
+    state.check(rank_state(0), settings=SETTINGS, versions=VERSIONS, num_streams=4)
 
 
 def test_each_changed_setting_is_named() -> None:
     with pytest.raises(StateError, match=r"data\.seed: saved 0, now 7; stream\.capacity: saved 512, now 1024"):
-        state.check(rank_state(0), settings={"data.seed": 7, "stream.capacity": 1024}, versions=VERSIONS)
+        state.check(rank_state(0), settings={"data.seed": 7, "stream.capacity": 1024}, versions=VERSIONS, num_streams=4)
 
 
 def test_another_format_is_refused() -> None:
     with pytest.raises(StateError, match="format version 99"):
-        state.check({**rank_state(0), "version": 99}, settings=SETTINGS, versions=VERSIONS)
+        state.check({**rank_state(0), "version": 99}, settings=SETTINGS, versions=VERSIONS, num_streams=4)
 
 
 def test_another_version_of_mmpack_is_only_a_warning() -> None:
     with pytest.warns(UserWarning, match="mmpack: saved '1', now '2'"):
-        state.check(rank_state(0), settings=SETTINGS, versions={"mmpack": "2"})
+        state.check(rank_state(0), settings=SETTINGS, versions={"mmpack": "2"}, num_streams=4)
 
 
 def test_states_of_all_ranks_merge() -> None:

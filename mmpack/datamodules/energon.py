@@ -136,6 +136,7 @@ class EnergonMultiModalDataModule:
             encoder=task_encoder.build_encoder(self.seq_length),
             collator=task_encoder.build_collator(),
             num_streams=self.num_streams if training else None,
+            world_size=self.world_size,
         )
 
     def _loader(self, *, split: str, training: bool) -> PackLoader:

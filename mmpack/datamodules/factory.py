@@ -40,12 +40,19 @@ class EnergonStreamFactory:
         encoder: SampleEncoder,
         collator: Collator,
         num_streams: int | None,
+        world_size: int = 1,
     ) -> EnergonStreamFactory:
-        """Opens the dataset once to see that it can be read. Raises ConfigError if not."""
+        """Opens the dataset once to see that it can be read. Raises ConfigError if not.
+
+        Training data without `num_streams` gets a number that depends on the data alone; other splits, which are never
+        resumed, one that `world_size` divides.
+        """
         whole = Source(source, stream=0, num_streams=1, on_fault=lambda error, name: None)
         if num_streams is None:
             num_streams = default_num_streams(whole.num_samples)
-        if not 1 <= num_streams <= max(whole.num_samples, 1):
+            if not source.training and num_streams % world_size:
+                num_streams = world_size
+        if source.training and not 1 <= num_streams <= max(whole.num_samples, 1):
             raise ConfigError(
                 f"num_streams={num_streams}: split {source.split!r} has {whole.num_samples} samples, and every stream "
                 f"needs one; allowed: 1 to {max(whole.num_samples, 1)}"

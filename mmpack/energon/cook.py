@@ -35,7 +35,7 @@ def to_conversation(sample: Any) -> Conversation:
         raise SampleError(Reason.MISSING_FIELD, "the sample has no .json part")
     try:
         record = json.loads(json_bytes)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SampleError(Reason.BROKEN_JSON, f".json part: {error}") from None
     parsed = parse_llava(record)
     pictures = tuple(_picture(parts, name) for name in parsed.image_names)

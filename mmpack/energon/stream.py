@@ -150,8 +150,16 @@ class PackStream:
         self._next = None
         if self._reading is None:
             return
+        num_dropped = 0
         for raw, key in self._reading:
             self.num_read += 1
+            num_dropped += 1
+            if num_dropped > 2 * self._source.num_samples:  # only a source that repeats gets here
+                reasons = ", ".join(f"{count} {reason}" for reason, count in self.ledger.counts().items())
+                raise ConfigError(
+                    f"stream {self.stream} of {self.num_streams} of {str(self._source.config.path)!r} has no usable "
+                    f"sample (left out so far: {reasons}); mend the data, or use fewer streams (num_streams)"
+                )
             try:
                 sample = self._encode(raw)
             except SampleError as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mmpack import state as states
 from mmpack.batch import PackedBatch
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, StateError
 from mmpack.loader.contract import StreamFactory
 from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
 from mmpack.stats import DropLedger
@@ -67,6 +67,7 @@ class PackLoader:
             raise ConfigError(f"prefetch={prefetch}; it must be at least 1")
         self.rank, self.world_size, self.num_workers = rank, world_size, num_workers
         self.prefetch, self.restart = prefetch, restart
+        self._iteration = 0  # of those begun; an older one must not go on
         self._reset()
 
     def _reset(self) -> None:
@@ -81,6 +82,7 @@ class PackLoader:
         return [(self._base + t * self.world_size + self.rank) % self.num_streams for t in turns]
 
     def __iter__(self) -> Iterator[PackedBatch]:
+        self._iteration += 1
         if self.restart:
             self._reset()
         feed = self._open_feed()
@@ -101,7 +103,13 @@ class PackLoader:
     def _consume(self, feed: Feed) -> Iterator[PackedBatch]:
         own = self._own_streams()
         ended: set[int] = set()
+        iteration = self._iteration
         while len(ended) < len(own):
+            if iteration != self._iteration:
+                raise StateError(
+                    "this iteration is over: another one of the same loader has begun, or a state was loaded; "
+                    "make one loader for each loop that runs at the same time"
+                )
             stream = own[self._steps % len(own)]
             if stream not in ended:
                 item = feed.get(stream)
@@ -141,7 +149,10 @@ class PackLoader:
         Raises:
             StateError: the state does not fit; each difference is named.
         """
-        states.check(state, settings=self.factory.settings, versions=self.factory.versions)
+        states.check(
+            state, settings=self.factory.settings, versions=self.factory.versions, num_streams=self.num_streams
+        )
+        self._iteration += 1
         self.epoch, self._base, self._steps = state["epoch"], state["next_pack"], 0
         own = self._own_streams()
         states.require_streams(state["streams"], own)

@@ -74,16 +74,14 @@ class WorkerFeed:
     ) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise ConfigError("num_workers > 0 needs processes that can be forked (Linux or macOS); use num_workers=0")
-        self._workers = []
+        self._workers: list[_Worker] = []
         self._worker_of: dict[int, _Worker] = {}
         shares = [plan[i::num_workers] for i in range(num_workers)]
-        for number, share in enumerate(shares):
-            worker = _Worker(number, factory, share, epoch, prefetch)
-            self._workers.append(worker)
-            self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
         with quiet_fork():
-            for worker in self._workers:
-                worker.start()
+            for number, share in enumerate(shares):
+                worker = _Worker(number, factory, share, epoch, prefetch)
+                self._workers.append(worker)
+                self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
 
     def get(self, stream: int) -> PackedBatch | EndOfStream:
         item = self._worker_of[stream].receive()
@@ -97,22 +95,21 @@ class WorkerFeed:
 
 
 class _Worker:
-    """The trainer's end of one worker process."""
+    """The trainer's end of one worker process, which runs from the start."""
 
     def __init__(self, number: int, factory: StreamFactory, share: StreamPlan, epoch: int, prefetch: int) -> None:
-        context = multiprocessing.get_context("fork")
         self._slots = SlotMemory(prefetch, factory.max_batch_bytes)
-        self._conn, self._far_conn = context.Pipe(duplex=True)
+        # Made just before the fork: no worker inherits the far end of another's pipe, which would hide its death.
+        context = multiprocessing.get_context("fork")
+        self._conn, far_conn = context.Pipe(duplex=True)
         self.process = context.Process(
             target=_work,
-            args=(self._far_conn, self._slots, factory, share, epoch, os.getpid()),
+            args=(far_conn, self._slots, factory, share, epoch, os.getpid()),
             name=f"mmpack-worker-{number}",
             daemon=True,
         )
-
-    def start(self) -> None:
         self.process.start()
-        self._far_conn.close()
+        far_conn.close()
 
     def receive(self) -> PackedBatch | EndOfStream:
         """The next thing that the worker made. Raises what the worker raised, or WorkerError if it is gone."""
@@ -146,8 +143,6 @@ class _Worker:
 
     def stop(self) -> None:
         self._conn.close()
-        if self.process.pid is None:
-            return
         self.process.terminate()
         self.process.join(5)
         if self.process.is_alive():
