@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,26 +32,32 @@ class ImageToken:
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LLaVATemplateConfig:
     """The conversation template: LLaVA-1.5's (``v1``) unless `chat_template` names another.
 
     Args:
         system: prompt for conversations without a system turn; None for the template's own, ``""`` for none.
+        roles: NeMo's names of the two speakers; only the usual ones.
         stop_string: the token that ends an answer; None for the template's own.
         chat_template: a name of `mmpack.templates.TEMPLATES`.
     """
 
     system: str | None = None
+    roles: Sequence[str] = ("user", "assistant")
     stop_string: str | None = None
     chat_template: str = "v1"
+
+    def __post_init__(self) -> None:
+        if tuple(self.roles) != ("user", "assistant"):
+            raise ConfigError(f"roles={list(self.roles)}; templates name the speakers themselves: leave roles out")
 
     def build(self) -> Template:
         """The template. Raises ConfigError if there is none of that name."""
         return TEMPLATES.get(self.chat_template)(system=self.system, stop_string=self.stop_string)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MultiModalSampleConfig:
     """What is the same for every sample: the image token, the ignored label, the template."""
 
@@ -64,7 +70,7 @@ class MultiModalSampleConfig:
             raise ConfigError(f"ignore_place_holder={self.ignore_place_holder}; mmpack's batches use {IGNORE_INDEX}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MultiModalTaskEncoder:
     """Encodes samples and says how long a pack is.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, StateError
 from tests.conftest import data_module, digest
 
 
@@ -82,3 +82,36 @@ def test_sizes_that_do_not_divide_name_those_that_do(energon_dataset: Path, toke
         data_module(energon_dataset, tokenizer, data_parallel_size=5, data_parallel_rank=0, num_streams=12)
     with pytest.raises(ConfigError, match=r"num_workers=13.*0\.\.12 workers"):
         data_module(energon_dataset, tokenizer, num_workers=13, num_streams=12)
+
+
+def test_two_iterations_at_once_are_refused(energon_dataset: Path, tokenizer: Any) -> None:
+    loader = data_module(energon_dataset, tokenizer).train_dataloader()
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    with pytest.raises(StateError, match="another one of the same loader has begun"):
+        next(first)
+    next(second)
+
+
+def test_a_state_of_another_number_of_streams_is_refused(energon_dataset: Path, tokenizer: Any) -> None:
+    module = data_module(energon_dataset, tokenizer, num_streams=4)
+    next(iter(module.train_dataloader()))
+    with pytest.raises(StateError, match="num_streams: saved 4, now 2"):
+        data_module(energon_dataset, tokenizer, num_streams=2).load_state_dict(module.state_dict())
+    with pytest.raises(StateError, match="not a state of mmpack's loader"):
+        module.load_state_dict({})
+
+
+def test_a_stream_without_a_usable_sample_is_told(energon_dataset: Path, tokenizer: Any) -> None:
+    module = data_module(energon_dataset, tokenizer, seq_length=2, oversize="drop")
+    with pytest.raises(ConfigError, match=r"stream 0 of 4 .* has no usable sample \(left out so far: \d+ oversize\)"):
+        next(iter(module.train_dataloader()))
+
+
+def test_validation_works_on_any_number_of_ranks(energon_dataset: Path, tokenizer: Any) -> None:
+    keys = []
+    for rank in range(3):
+        module = data_module(energon_dataset, tokenizer, num_streams=3, data_parallel_rank=rank, data_parallel_size=3)
+        keys += [key for batch in module.val_dataloader() for key in batch.sample_keys]
+    assert len(keys) == len(set(keys)) == 60
