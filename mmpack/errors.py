@@ -3,6 +3,7 @@
 * `ConfigError`  the request is wrong: raised when an object is built, before any data is read.
 * `SampleError`  one sample is wrong: counted under its `Reason`, never stops a run by itself.
 * `StateError`   a checkpoint does not fit the run that wants to resume from it.
+* `DataError`    the data cannot be read on: a damaged or missing shard.
 * `WorkerError`  a worker process died or met an error of its own.
 """
 
@@ -52,6 +53,10 @@ class ConfigError(MmpackError, ValueError):
 
 class StateError(MmpackError):
     """A saved state that does not fit this run. The text names each difference."""
+
+
+class DataError(MmpackError):
+    """A part of the data that cannot be read, and not one sample only. The text names what was met."""
 
 
 class WorkerError(MmpackError):

@@ -115,12 +115,12 @@ def _settings(
 
 
 def dataset_id(path: Path | str) -> str:
-    """What tells one dataset from another: energon's index id, or the hash of a metadataset's YAML."""
+    """What tells one dataset from another: energon's index id, its shards and splits, or a metadataset's YAML."""
     local = Path(path)
-    for file in (local / META_FOLDER / "index.uuid", local):
-        if file.is_file():
-            return _digest(file.read_bytes())
-    return str(path)
+    names = ("index.uuid", ".info.json", "split.yaml", "dataset.yaml")
+    files = [local] if local.is_file() else [local / META_FOLDER / name for name in names]
+    content = [file.read_bytes() for file in files if file.is_file()]
+    return _digest(b"\0".join(content)) if content else str(path)
 
 
 def _digest(data: bytes) -> str:

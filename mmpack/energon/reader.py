@@ -6,6 +6,9 @@ without workers, so its order depends on the seed and on l alone, never on how m
 
 from __future__ import annotations
 
+import os
+import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +29,11 @@ from megatron.energon import (
 from megatron.energon.savable_loader import SimpleSavableDatasetWrapper
 
 from mmpack.energon.plain_state import from_plain, to_plain
-from mmpack.errors import ConfigError, StateError
+from mmpack.errors import ConfigError, DataError, StateError
 
 META_FOLDER = ".nv-meta"
+_READING = threading.Lock()  # energon keeps in a global which dataset is reading
+os.register_at_fork(before=_READING.acquire, after_in_parent=_READING.release, after_in_child=_READING.release)
 RestoreKey = tuple[Any, ...]  # nested tuples of strings and integers, made and understood by energon
 FaultHandler = Callable[[Exception, str], None]  # the error, and the name of what could not be read
 
@@ -178,14 +183,23 @@ class Source:
             return None
         if self._reading is None:
             self._reading = iter(self._dataset)
-        for _, _, sample in self._reading:
-            return sample, sample.__restore_key__
+        try:
+            with _READING:
+                for _, _, sample in self._reading:
+                    return sample, sample.__restore_key__
+        except (OSError, ValueError, tarfile.TarError) as error:
+            raise DataError(
+                f"{str(self.config.path)!r}, split {self.config.split!r}: a shard cannot be read: "
+                f"{type(error).__name__}: {_one_line(error)}; restore it, or leave it out with an entry under "
+                f"`exclude` in {META_FOLDER}/split.yaml"
+            ) from error
         self._reading = None
         return None
 
     def read(self, key: RestoreKey) -> Any:
         """The sample that once came with `key`, read again."""
-        return self._dataset.restore_sample(key)
+        with _READING:
+            return self._dataset.restore_sample(key)
 
     def state(self) -> dict[str, Any]:
         """Where the stream stands, as plain dicts, lists, numbers and bytes."""
