@@ -6,6 +6,7 @@ This is the length oracle: planner, collator and model all count with what `Samp
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,7 @@ class SampleEncoder:
         # A copy of our own, since the switch would change the caller's tokenizer under other threads.
         self._literal = copy.deepcopy(tokenizer.backend_tokenizer)
         self._literal.encode_special_tokens = True
+        self._adds_blank = self._literal.encode("a", add_special_tokens=False).tokens[:1] not in ([], ["a"])
 
     def encode(self, conversation: Conversation) -> EncodedSample:
         """The sample with its exact length. Raises SampleError with the sample's key."""
@@ -131,6 +133,8 @@ class SampleEncoder:
         straddles the border of an answer: its tokens are what a model produces after the prompt's.
         """
         merged = _merge_texts(spans)
+        if self._adds_blank:
+            merged = _without_doubled_blanks(merged)
         encoded = iter(self._encode_literally([span.text for span in merged if isinstance(span, Text)]))
         ids: list[int] = list(self.bos_token_ids)
         trained: list[bool] = [False] * len(ids)
@@ -180,3 +184,16 @@ def _merge_texts(spans: Sequence[Span]) -> list[Span]:
             else:
                 merged.append(span)
     return merged
+
+
+def _without_doubled_blanks(spans: Sequence[Span]) -> list[Span]:
+    """For tokenizers that put a blank before every text (SentencePiece): a prompt's last blank is the answer's first.
+
+    >>> _without_doubled_blanks([Text("ASSISTANT: "), Text("yes", True)])
+    [Text(text='ASSISTANT:', trained=False), Text(text='yes', trained=True)]
+    """
+    result = list(spans)
+    for i, (span, following) in enumerate(itertools.pairwise(spans)):
+        if isinstance(span, Text) and isinstance(following, Text) and span.text.endswith(" ") and span.text != " ":
+            result[i] = Text(span.text[:-1], span.trained)
+    return result

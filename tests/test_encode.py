@@ -157,3 +157,27 @@ def test_a_missing_tokenizer_and_an_unknown_policy_are_refused_at_construction()
         make_encoder(None)
     with pytest.raises(ConfigError, match="oversize='dorp'"):
         LengthLimit(seq_length=5, oversize="dorp")
+
+
+def test_a_tokenizer_that_adds_blanks_gets_the_natural_tokens() -> None:
+    # As SentencePiece models do: every text begins with a blank that decoding takes away again.
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(prepend_scheme="always")
+    texts = ["USER: question ASSISTANT: This is a cat " * 3] * 20
+    trainer = trainers.BpeTrainer(vocab_size=200, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    encoder = SampleEncoder(
+        tokenizer=tokenizer,
+        template=TEMPLATES.get("v1")(system=""),
+        tiling=make_tiling("single", tile_spec()),
+        limit=LengthLimit(seq_length=100),
+    )
+    sample = encoder.encode(conversation((Role.USER, "question"), (Role.ASSISTANT, "This is a cat")))
+    natural = tokenizer.encode("USER: question ASSISTANT: This is a cat", add_special_tokens=False)
+    assert sample.token_ids_n.tolist() == [tokenizer.bos_token_id, *natural, tokenizer.eos_token_id]
+    assert trained_text(tokenizer, sample) == "This is a cat</s>"
