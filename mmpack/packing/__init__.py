@@ -31,6 +31,10 @@ ALGORITHMS: Registry[Packer] = Registry(
         "exact_fill": "mmpack.packing.exact_fill:exact_fill",
         "best_fit_decreasing": "mmpack.packing.best_fit_decreasing:best_fit_decreasing",
         "first_fit_decreasing": "mmpack.packing.first_fit_decreasing:first_fit_decreasing",
+        "first_fit": "mmpack.packing.first_fit:first_fit",
+        "first_fit_shuffle": "mmpack.packing.first_fit_shuffle:first_fit_shuffle",
+        "modified_first_fit_decreasing": "mmpack.packing.modified_first_fit_decreasing:modified_first_fit_decreasing",
+        "greedy_knapsack": "mmpack.packing.greedy_knapsack:greedy_knapsack",
         "concatenative": "mmpack.packing.concatenative:concatenative",
     },
 )

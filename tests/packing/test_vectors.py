@@ -1,0 +1,73 @@
+"""Packs that NeMo and NeMo-RL make of given lengths, obtained by running them; ours are the same, index for index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mmpack.packing import pack_lengths
+
+FOURTEEN = [100, 60, 55, 50, 40, 34, 33, 30, 20, 17, 16, 10, 5, 1]
+EIGHT = [4, 1, 3, 2, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "capacity", "expected"),
+    [
+        (EIGHT, 8, [[7, 2], [5, 3, 1, 4], [0, 6]]),
+        (EIGHT, 5, [[7], [0], [6], [2, 3], [5, 1, 4]]),
+        (FOURTEEN, 100, [[0], [1, 4], [2, 5, 11, 13], [7, 8, 9, 10], [3, 6, 12]]),
+        ([4, 2, 2, 3, 4, 5, 4], 12, [[2], [4, 6, 3], [5, 0, 1]]),
+        ([51, 27, 26, 23, 51, 27, 26, 23], 101, [[0, 7, 1], [4, 3, 5], [2, 6]]),
+        ([50, 50, 34, 33, 33, 17, 17, 16, 16, 1], 100, [[5, 6, 7, 8, 9], [0, 1], [2, 3, 4]]),
+        ([10] * 7, 35, [[6], [0, 1, 2], [3, 4, 5]]),
+    ],
+)
+def test_modified_first_fit_decreasing(lengths: list[int], capacity: int, expected: list[list[int]]) -> None:
+    assert pack_lengths(lengths, capacity, algorithm="modified_first_fit_decreasing") == expected
+
+
+@pytest.mark.parametrize(
+    ("lengths", "capacity", "expected"),
+    [
+        ([3, 5, 2, 7, 4, 6], 10, [[3, 0], [5, 4], [1, 2]]),
+        ([4, 4, 4, 4], 8, [[3, 2], [1, 0]]),
+        ([1] * 7, 3, [[6, 5, 4], [3, 2, 1], [0]]),
+        (EIGHT, 8, [[7, 5], [6, 0], [2, 3, 4, 1]]),
+        ([], 3, []),
+    ],
+)
+def test_greedy_knapsack(lengths: list[int], capacity: int, expected: list[list[int]]) -> None:
+    assert pack_lengths(lengths, capacity, algorithm="greedy_knapsack") == expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lengths", "capacity", "expected"),
+    [
+        ("greedy_knapsack", [10, 1, 9, 2, 8, 3], 10, [[10], [9, 1], [8, 2], [3]]),
+        ("greedy_knapsack", [4, 3, 3, 2, 2, 2], 8, [[4, 3], [3, 2, 2], [2]]),
+        ("first_fit", [3, 5, 2, 7, 4, 6], 10, [[3, 5, 2], [7], [4, 6]]),
+        ("first_fit", [4, 8, 1, 4, 2, 1], 10, [[4, 1, 4, 1], [8, 2]]),
+        ("first_fit", [2048, 1024, 512, 1, 1536, 512], 2048, [[2048], [1024, 512, 1], [1536, 512]]),
+        (
+            "first_fit",
+            [1200, 700, 640, 2048, 300, 900, 128, 64, 1500, 512],
+            2048,
+            [[1200, 700, 128], [640, 300, 900, 64], [2048], [1500, 512]],
+        ),
+        ("first_fit_decreasing", [3, 5, 2, 7, 4, 6], 10, [[7, 3], [6, 4], [5, 2]]),
+        ("first_fit_decreasing", [4, 8, 1, 4, 2, 1], 10, [[8, 2], [4, 4, 1, 1]]),
+        ("first_fit_shuffle", [3, 5, 2, 7, 4, 6], 10, [[6, 2], [5, 3], [7], [4]]),
+    ],
+)
+def test_lengths_of_the_packs(algorithm: str, lengths: list[int], capacity: int, expected: list[list[int]]) -> None:
+    packs = pack_lengths(lengths, capacity, algorithm=algorithm)
+    assert [[lengths[i] for i in pack] for pack in packs] == expected
+
+
+def test_shuffling_leaves_numpys_generator_alone() -> None:
+    np.random.seed(3)  # noqa: NPY002
+    expected = np.random.rand()  # noqa: NPY002
+    np.random.seed(3)  # noqa: NPY002
+    pack_lengths([3, 5, 2, 7, 4, 6], 10, algorithm="first_fit_shuffle", seed=1)
+    assert np.random.rand() == expected  # noqa: NPY002
