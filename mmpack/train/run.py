@@ -1,19 +1,12 @@
-"""A small real training run: packs from a data module, a model that consumes them, checkpoints with the data's state.
-
-The loss of a step is normalised over its whole global batch: the weighted sum over all packs of all ranks, divided
-by the sum of their weights. So the number of packs per step or rank does not change what a token counts.
-"""
+"""One training run: steps, validation, records, resume."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,97 +14,10 @@ from torch import Tensor, nn
 
 from mmpack.batch import PackedBatch
 from mmpack.errors import ConfigError, StateError
+from mmpack.train.checkpoint import checkpoint_path, load_checkpoint, newest_checkpoint, save_checkpoint
+from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
 
 Record = dict[str, Any]
-CHECKPOINT_VERSION = 1
-
-
-class TrainableModel(Protocol):
-    """What training needs of a model; see `mmpack.model.PackedModel`."""
-
-    def __call__(self, batch: PackedBatch) -> Any: ...  # .loss_sum: the weighted sum of the token losses
-    def parameters(self) -> Iterable[nn.Parameter]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
-    def train(self, mode: bool = True) -> Any: ...
-    def eval(self) -> Any: ...
-    def to(self, device: Any) -> Any: ...
-
-
-class DataModule(Protocol):
-    """What training needs of the data; see `mmpack.datamodules`."""
-
-    gradient_accumulation_steps: int
-
-    def train_dataloader(self) -> Iterable[PackedBatch]: ...
-    def val_dataloader(self) -> Iterable[PackedBatch]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainConfig:
-    """How long and how to train.
-
-    Args:
-        output_dir: gets ``train.jsonl`` (one record per step) and the checkpoints.
-        max_steps: optimizer steps in all, those before a resume included.
-        learning_rate, weight_decay, warmup_steps: of AdamW, with linear warm-up and then a constant rate.
-        grad_clip: largest norm of the gradient; 0 for none.
-        val_check_interval: validate after every so many steps, and at the end; 0 never.
-        limit_val_batches: most validation packs; None for the whole split.
-        save_interval: checkpoint after every so many steps, and at the end; 0 only at the end.
-        resume_if_exists: go on from the newest checkpoint in `output_dir`; False starts anew and refuses a folder
-            that has one.
-        seed: of torch, for dropout.
-        device: "auto" takes a GPU where there is one.
-    """
-
-    output_dir: Path
-    max_steps: int
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    warmup_steps: int = 0
-    grad_clip: float = 1.0
-    val_check_interval: int = 0
-    limit_val_batches: int | None = None
-    save_interval: int = 0
-    resume_if_exists: bool = True
-    seed: int = 0
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ConfigError(f"max_steps={self.max_steps}; it must be at least 1")
-        rates = ("learning_rate", "weight_decay", "grad_clip")
-        for name in (*rates, "warmup_steps", "val_check_interval", "save_interval"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name)}; it must not be negative")
-        try:
-            self.torch_device  # noqa: B018  (a device that torch does not know)
-        except RuntimeError as error:
-            raise ConfigError(f"device={self.device!r}: {str(error).splitlines()[0]}") from None
-        if self.limit_val_batches is not None and self.limit_val_batches < 1:
-            raise ConfigError(f"limit_val_batches={self.limit_val_batches}; at least 1, or leave it out for all")
-
-    @property
-    def torch_device(self) -> torch.device:
-        if self.device != "auto":
-            return torch.device(self.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainResult:
-    """What a run did; `records_path` holds a record per step."""
-
-    steps: int
-    first_loss: float
-    last_loss: float
-    val_loss: float | None
-    checkpoint: Path
-    records_path: Path
-    seconds: float
 
 
 def train(
@@ -165,7 +71,7 @@ class _Run:
             first_loss=self._losses[0] if self._losses else float("nan"),
             last_loss=self._losses[-1] if self._losses else float("nan"),
             val_loss=self._val_loss,
-            checkpoint=_checkpoint_path(self.config.output_dir, self.step),
+            checkpoint=checkpoint_path(self.config.output_dir, self.step),
             records_path=self.records_path,
             seconds=time.perf_counter() - started,
         )
@@ -294,43 +200,17 @@ class _Run:
         _cut_records(self.records_path, self.step)
 
     def _save(self) -> None:
-        """Writes beside the final name and renames, so that a kill leaves the previous checkpoint whole."""
         states = _gathered(self.data.state_dict())
         if not self.is_first_rank:
             return
-        path = _checkpoint_path(self.config.output_dir, self.step)
-        partial = path.with_suffix(".partial")
         content = {
-            "version": CHECKPOINT_VERSION,
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "data": states,
             "rng": torch.get_rng_state(),
         }
-        torch.save(content, partial)
-        os.replace(partial, path)
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the most steps in `folder`."""
-    found = [path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d+\.pt", path.name)]
-    return max(found, key=lambda path: int(path.stem.partition("-")[2]), default=None)
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """What `train` saved. Raises StateError if the file is not such a checkpoint."""
-    try:
-        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise StateError(f"{path} cannot be read as a checkpoint: {error}") from error
-    if saved.get("version") != CHECKPOINT_VERSION:
-        raise StateError(f"{path} has format version {saved.get('version')!r}, this mmpack reads {CHECKPOINT_VERSION}")
-    return saved
-
-
-def _checkpoint_path(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:06d}.pt"
+        save_checkpoint(checkpoint_path(self.config.output_dir, self.step), content)
 
 
 def _cut_records(path: Path, step: int) -> None:

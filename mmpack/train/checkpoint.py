@@ -1,0 +1,43 @@
+"""Checkpoints of a run: found, written whole or not at all, and read without running code."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmpack.errors import StateError
+
+CHECKPOINT_VERSION = 1
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the most steps in `folder`."""
+    found = [path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d+\.pt", path.name)]
+    return max(found, key=lambda path: int(path.stem.partition("-")[2]), default=None)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """What `train` saved. Raises StateError if the file is not such a checkpoint."""
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise StateError(f"{path} cannot be read as a checkpoint: {error}") from error
+    if saved.get("version") != CHECKPOINT_VERSION:
+        raise StateError(f"{path} has format version {saved.get('version')!r}, this mmpack reads {CHECKPOINT_VERSION}")
+    return saved
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:06d}.pt"
+
+
+def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes beside the final name and renames, so that a kill leaves the previous checkpoint whole."""
+    partial = path.with_suffix(".partial")
+    torch.save({"version": CHECKPOINT_VERSION, **content}, partial)
+    os.replace(partial, path)
