@@ -32,6 +32,12 @@ def main() -> None:
         # The reader of our output has gone; that is its business. Keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"mmpack: {where}{error.strerror or error}; choose another path, or free the space", file=sys.stderr)
+        sys.exit(2 if error.filename else 1)
     except Exception as error:
         if debug:
             raise

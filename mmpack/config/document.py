@@ -44,7 +44,7 @@ def parse_scalar(text: str) -> Any:
     """
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
+    except _NOT_YAML as error:
         raise ConfigError(f"{text!r} is not a YAML value: {_one_line(error)}") from None
 
 
@@ -135,6 +135,10 @@ def read_document(path: Path) -> Document:
     return parse_document(text, name=str(path))
 
 
+# What PyYAML raises for text that is wrong, nested without end, or tagged as what it is not (`!!int foo`).
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
+
+
 def parse_document(text: str, *, name: str) -> Document:
     """YAML text as a `Document`; see `read_document`."""
     try:
@@ -143,8 +147,10 @@ def parse_document(text: str, *, name: str) -> Document:
         if root is not None:
             _collect(root, (), lines, name)
         values = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not valid YAML: {_one_line(error)}") from None
+    except ConfigError:
+        raise
+    except _NOT_YAML as error:
+        raise ConfigError(f"{name}: not valid YAML: {_one_line(error) or type(error).__name__}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: holds {type(values).__name__}, not sections such as 'data:' and 'train:'")
     return Document(name=name, values=values, lines=lines)

@@ -211,9 +211,11 @@ def test_a_failure_is_exit_code_1(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "image_missing" in done.stderr
     assert not (tmp_path / "x").exists()
-    # what nobody expected is one line as well: the report's place is a file's, not a folder's
-    (folder / "plain").write_text("x")
-    done = mmpack(folder, "inspect", "c.yaml", "--html", "plain/p.html")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "--debug" in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_a_bad_request(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "x"):
+        done = mmpack(folder, "inspect", "c.yaml", "--html", str(place))
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1

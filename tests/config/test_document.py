@@ -123,3 +123,11 @@ def test_package_paths_lead_into_the_package() -> None:
     assert document.values == {"a": {"b": [str(package_path("demo_data/llava.json")), "x"]}}
     with pytest.raises(ConfigError, match=r"f.yaml:1: a\[0\]='package:demo_data/lava.json'.*did you mean 'llava.json'"):
         parse_document("a: ['package:demo_data/lava.json']", name="f.yaml").with_package_paths()
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &x {b: *x}", "a: " + "[" * 3000, "a: !!int foo", "a: !!float x", "a: !!bool x", "a: !!timestamp x"]
+)
+def test_odd_yaml_is_one_clear_error(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"odd\.yaml: not valid YAML"):
+        parse_document(text, name="odd.yaml")
