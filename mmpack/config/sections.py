@@ -53,7 +53,7 @@ class DataSection(Section):
     num_val_workers: int | None = None
     num_streams: int | None = None
     align_window: int = 1
-    shuffle_buffer_size: int | None = 100
+    shuffle_buffer_size: int | None = 20
     max_samples_per_sequence: int | None = 100
     seed: int = 0
     repeat: bool = True

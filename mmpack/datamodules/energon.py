@@ -61,7 +61,7 @@ class EnergonMultiModalDataModule:
         *,
         num_val_workers: int | None = None,
         validation_task_encoder: MultiModalTaskEncoder | None = None,
-        shuffle_buffer_size: int | None = 100,
+        shuffle_buffer_size: int | None = 20,
         max_samples_per_sequence: int | None = 100,
         seed: int = 0,
         repeat: bool = True,

@@ -68,7 +68,8 @@ class SourceConfig:
         training: shuffled reading (`repeat` decides whether it ends) or the split once, in order.
         repeat: read on for ever; energon demands it for weighted blends.
         seed: changes the order.
-        shuffle_buffer_size: samples that a stream shuffles among; None for no buffer.
+        shuffle_buffer_size: samples that one stream shuffles among, compressed; None for no buffer. There are many
+            streams, so a small one is enough.
         max_samples_per_sequence: most samples read in a row from one place of a shard.
     """
 
@@ -77,7 +78,7 @@ class SourceConfig:
     training: bool = True
     repeat: bool = True
     seed: int = 0
-    shuffle_buffer_size: int | None = 100
+    shuffle_buffer_size: int | None = 20
     max_samples_per_sequence: int | None = 100
 
     def __post_init__(self) -> None:
