@@ -81,7 +81,6 @@ class PackStream:
         self._reading: Iterator[tuple[Any, Any]] | None = None
         self._window: Window[_Held] = Window(config.capacity, config.packing_buffer_size)
         self._aligned: AlignedPlans[list[_Held]] = AlignedPlans(config.align_window, seed=config.seed)
-        self._next: _Held | None = None  # read ahead by one, so that the end of the source is known at once
         self._in_window: set[str] = set()  # keys
         self._waiting: list[_Held] = []  # second copies of samples in the window
         self.ledger = DropLedger()
@@ -94,16 +93,12 @@ class PackStream:
         """Makes the stream stand in `epoch`: nothing happens within it, a drained stream starts the next one."""
         if self.epoch == epoch:
             return
-        if not (self.exhausted and self._next is None and not len(self._window) and not len(self._aligned)):
+        if not (self.exhausted and not len(self._window) and not len(self._aligned)):
             raise StateError(f"stream {self.stream} is within epoch {self.epoch}, not at the start of {epoch}")
         self.epoch, self.round, self.exhausted = epoch, 0, False
         self._aligned.restart()
 
     def __iter__(self) -> Iterator[PackedBatch]:
-        if self._reading is None and not self.exhausted:
-            self._reading = iter(self._source)
-        if self._next is None:
-            self._read_ahead()
         while (plan := self._next_plan()) is not None:
             batch, lost = self._collator.collate(
                 [held.sample for held in plan], pack_index=self.round * self.num_streams + self.stream
@@ -131,11 +126,14 @@ class PackStream:
         beginning, a second copy waits outside until the first has left.
         """
         waiting, self._waiting = self._waiting, []
-        for held in waiting:
-            self._hold(held)
-        while self._next is not None and len(self._window) + len(self._waiting) < self.config.packing_buffer_size:
-            self._hold(self._next)
-            self._read_ahead()
+        for second in waiting:
+            self._hold(second)
+        while not self.exhausted and len(self._window) + len(self._waiting) < self.config.packing_buffer_size:
+            held = self._read()
+            if held is None:
+                self.exhausted = True
+            else:
+                self._hold(held)
 
     def _hold(self, held: _Held) -> None:
         key = held.saved[2]
@@ -145,29 +143,26 @@ class PackStream:
         self._window.add(held, self._collator.layout.room(held.sample.num_tokens))
         self._in_window.add(key)
 
-    def _read_ahead(self) -> None:
-        """Puts the next usable sample into `_next`, or None if the source has ended."""
-        self._next = None
+    def _read(self) -> _Held | None:
+        """The next usable sample; None if the source has no more in this epoch."""
         if self._reading is None:
-            return
-        num_dropped = 0
-        for raw, key in self._reading:
-            self.num_read += 1
-            num_dropped += 1
-            if num_dropped > 2 * self._source.num_samples:  # only a source that repeats gets here
+            self._reading = iter(self._source)
+        for number, (raw, key) in enumerate(self._reading):
+            if number >= 2 * self._source.num_samples:  # only a source that repeats gets here
                 reasons = ", ".join(f"{count} {reason}" for reason, count in self.ledger.counts().items())
                 raise ConfigError(
                     f"stream {self.stream} of {self.num_streams} of {str(self._source.config.path)!r} has no usable "
                     f"sample (left out so far: {reasons}); mend the data, or use fewer streams (num_streams)"
                 )
+            self.num_read += 1
             try:
                 sample = self._encode(raw)
             except SampleError as error:
                 self._drop(source_of(raw), error, raw.__key__)
                 continue
-            self._next = _Held(sample, [to_plain(key), sample.num_tokens, sample.key, sample.source])
-            return
-        self._reading, self.exhausted = None, True
+            return _Held(sample, [to_plain(key), sample.num_tokens, sample.key, sample.source])
+        self._reading = None
+        return None
 
     def _encode(self, raw: Any) -> EncodedSample:
         sample = self._encoder.encode(self._cook(raw))
@@ -193,7 +188,6 @@ class PackStream:
             "exhausted": self.exhausted,
             "num_read": self.num_read,
             "source": self._source.state(),
-            "next": None if self._next is None else self._next.saved,
             "window": [held.saved for held in self._window.items],
             "waiting": [held.saved for held in self._waiting],
             "aligned": dict(self._aligned.state()),
@@ -216,7 +210,6 @@ class PackStream:
         self.epoch, self.round = state["epoch"], state["round"]
         self.exhausted, self.num_read = state["exhausted"], state["num_read"]
         self.ledger = DropLedger.from_dict(state["drops"])
-        self._next = None if state["next"] is None else self._read_again(state["next"])
         for saved in state["window"]:
             self._hold(self._read_again(saved))
         self._waiting = [self._read_again(saved) for saved in state["waiting"]]

@@ -30,8 +30,6 @@ grown = []
 for buffer in (1, 400):
     stream = data_module(dataset, tokenizer, packing_buffer_size=buffer, **options).train_dataloader().factory(0)
     packs = iter(stream)
-    stream._reading = iter(stream._source)
-    stream._read_ahead()
     before = unique()
     stream._fill_window()
     grown.append((len(stream._window), unique() - before))
