@@ -123,7 +123,7 @@ class SampleEncoder:
             width_px=width_px,
             height_px=height_px,
             grid=grid,
-            num_tokens=self.tiling.num_tokens(grid),
+            num_tokens=self.tiling.num_tokens(grid, width_px, height_px),
         )
 
     def _tokenize(self, spans: Sequence[Span]) -> tuple[NDArray[np.int64], NDArray[np.bool_], list[int]]:

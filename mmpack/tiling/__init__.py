@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +20,43 @@ from mmpack.sample import TileGrid
 from mmpack.tiling.pixels import resize
 from mmpack.tiling.spec import TileSpec
 
-__all__ = ["TILINGS", "TileSpec", "TilingPolicy", "make_tiling", "resize"]
+__all__ = ["TILINGS", "PixelKind", "TileSpec", "TilingPolicy", "make_tiling", "resize"]
+
+# How a vision tower takes a picture's tiles: each by itself; one overview and a grid that is put together again; or
+# patches of one picture, in the tower's own order.
+PixelKind = Literal["tiles", "anyres", "patches"]
 
 
 class TilingPolicy(Protocol):
-    """How pictures become tiles of S x S pixels, S = ``spec.tile_size_px``. Pure: equal arguments, equal answers."""
+    """How pictures become tiles of S x S pixels, S = ``spec.tile_size_px``. Pure: equal arguments, equal answers.
+
+    Settings are compared by ``repr``: it is stable and names everything that changes an answer.
+    """
 
     @property
     def spec(self) -> TileSpec: ...
 
+    @property
+    def kind(self) -> PixelKind: ...
+
     def grid(self, width_px: int, height_px: int) -> TileGrid:
-        """The grid for a picture of that size. Any size of at least 1 x 1 has one."""
+        """The grid for a picture of that size, of at least 1 x 1.
+
+        Raises:
+            SampleError: a shape that the vision tower cannot take.
+        """
+        ...
+
+    def num_tokens(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """Positions of the sequence that a picture of that size takes when it is cut by `grid`."""
         ...
 
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """The picture (H, W, 3) as (grid.num_tiles, 3, S, S) uint8, contiguous."""
         ...
 
-    def num_tokens(self, grid: TileGrid) -> int:
-        """Embeddings that a picture of that grid takes in the sequence."""
+    def smaller(self, width_px: int, height_px: int, max_tokens: int) -> TileGrid | None:
+        """The best grid by the same rule that takes at most `max_tokens`, or None if the rule has none."""
         ...
 
 

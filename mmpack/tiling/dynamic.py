@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ class DynamicTiles:
         ConfigError: bounds that no grid fulfils.
     """
 
+    kind: ClassVar[Literal["tiles"]] = "tiles"
+
     spec: TileSpec
     min_tiles: int = 1
     max_tiles: int = 12
@@ -46,12 +49,25 @@ class DynamicTiles:
 
     def grid(self, width_px: int, height_px: int) -> TileGrid:
         """The grid for a picture of that size."""
+        return self._grid(width_px, height_px, self.max_tiles)
+
+    def _grid(self, width_px: int, height_px: int, max_tiles: int) -> TileGrid:
         assert min(width_px, height_px) >= 1, f"{width_px}x{height_px}"
-        columns, rows = closest_grid(width_px, height_px, self.spec.tile_size_px, self.min_tiles, self.max_tiles)
+        columns, rows = closest_grid(width_px, height_px, self.spec.tile_size_px, self.min_tiles, max_tiles)
         return TileGrid(columns=columns, rows=rows, thumbnail=self.thumbnail and columns * rows > 1)
 
-    def num_tokens(self, grid: TileGrid) -> int:
+    def num_tokens(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """The embeddings of all tiles, the overview's included."""
         return grid.num_tiles * self.spec.embeddings_per_tile
+
+    def smaller(self, width_px: int, height_px: int, max_tokens: int) -> TileGrid | None:
+        """The grid under the highest bound below `max_tiles` that fits; never fewer than `min_tiles`."""
+        highest = min(self.max_tiles, max_tokens // self.spec.embeddings_per_tile)
+        for max_tiles in range(highest, self.min_tiles - 1, -1):
+            grid = self._grid(width_px, height_px, max_tiles)
+            if self.num_tokens(grid, width_px, height_px) <= max_tokens:
+                return grid
+        return None
 
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """(columns x rows [+ 1], 3, S, S) uint8, row by row, the overview last."""

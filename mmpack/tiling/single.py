@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ class SingleTile:
         ConfigError: unknown fit or colour.
     """
 
+    kind: ClassVar[Literal["tiles"]] = "tiles"
+
     spec: TileSpec
     fit: Fit = "pad"
     pad_color: RGB | Literal["mean", "background"] = "mean"
@@ -53,8 +55,14 @@ class SingleTile:
         assert min(width_px, height_px) >= 1, f"{width_px}x{height_px}"
         return TileGrid(columns=1, rows=1)
 
-    def num_tokens(self, grid: TileGrid) -> int:
+    def num_tokens(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """The embeddings of the one tile."""
         return grid.num_tiles * self.spec.embeddings_per_tile
+
+    def smaller(self, width_px: int, height_px: int, max_tokens: int) -> TileGrid | None:
+        """The one tile, if it fits."""
+        grid = self.grid(width_px, height_px)
+        return grid if self.num_tokens(grid, width_px, height_px) <= max_tokens else None
 
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """(1, 3, S, S) uint8."""

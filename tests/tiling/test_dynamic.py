@@ -101,4 +101,4 @@ def test_without_overview_there_is_none() -> None:
     policy = DynamicTiles(SMALL, thumbnail=False, max_tiles=4)
     grid = policy.grid(60, 30)
     assert grid == TileGrid(columns=2, rows=1, thumbnail=False)
-    assert policy.num_tokens(grid) == 2
+    assert policy.num_tokens(grid, 60, 30) == 2

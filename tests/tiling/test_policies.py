@@ -38,7 +38,7 @@ def test_a_cut_is_what_its_grid_planned(policy: TilingPolicy, width_px: int, hei
     assert tiles.shape == (grid.num_tiles, 3, 28, 28)
     assert tiles.dtype == np.uint8
     assert tiles.flags.c_contiguous
-    assert policy.num_tokens(grid) == 4 * len(tiles)
+    assert policy.num_tokens(grid, width_px, height_px) == 4 * len(tiles)
     assert np.array_equal(rgb, before), "the picture was written to"
     assert policy.grid(width_px, height_px) == grid
     assert np.array_equal(policy.cut(rgb, grid), tiles)
