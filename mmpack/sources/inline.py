@@ -1,0 +1,34 @@
+"""Pictures that a record holds itself, as ``data:image/png;base64,...`` where a name would stand."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import urllib.parse
+
+from mmpack.errors import Reason, SampleError
+
+
+def inline_picture(name: str) -> bytes | None:
+    """The bytes in a ``data:`` URL (RFC 2397); None if `name` is not one.
+
+    Raises:
+        SampleError: it is one, and what follows is not base64.
+
+    >>> inline_picture("data:image/gif;base64,R0lGODlh"), inline_picture("a/b.gif")
+    (b'GIF89a', None)
+    """
+    if name[:5].lower() != "data:":
+        return None
+    head, comma, content = name.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise SampleError(Reason.NOT_AN_IMAGE, "a data: URL without base64 content")
+    try:
+        return base64.b64decode("".join(urllib.parse.unquote(content).split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise SampleError(Reason.NOT_AN_IMAGE, "a data: URL whose content is not base64") from None
+
+
+def short_name(name: str) -> str:
+    """`name` for messages: a data: URL without its content."""
+    return name.partition(",")[0] if name[:5].lower() == "data:" else name
