@@ -1,0 +1,139 @@
+"""What to pack and how; everything here but places and workers goes into the cache key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmpack.errors import ConfigError, nearest
+from mmpack.offline.chat import ChatTokens, NemoChatEncoder
+from mmpack.offline.conversations import ConversationEncoder
+from mmpack.offline.records import PromptResponse, PromptResponseEncoder, RecordEncoder, TextLimit
+from mmpack.offline.store import FORMAT
+from mmpack.packing import ALGORITHMS, check_capacity
+from mmpack.sources import SOURCES
+from mmpack.templates import TEMPLATES
+
+OWN_FORMATS = ("prompt-response", "chat")  # the others are those of `mmpack.sources`
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackConfig:
+    """A text file to be packed.
+
+    Args:
+        input_path: JSONL, JSONL.gz, or a JSON list.
+        output_path: folder of the new packed store.
+        packed_sequence_size: tokens of a pack.
+        record_format: ``prompt-response``, ``chat`` (NeMo's), or a format of `mmpack.sources`; None: what the first
+            readable record looks like.
+        seq_length: most tokens of one sequence; None for a whole pack.
+        oversize: ``drop`` leaves a longer one out, ``truncate`` cuts it, ``raise`` stops.
+        algorithm: a name in `mmpack.packing.ALGORITHMS`.
+        seed: of an algorithm that shuffles.
+        sequence_multiple: plan with every sequence's room a multiple of this (2 x context-parallel size).
+        form: how a prompt-response record is put together.
+        chat_tokens: the marks of NeMo's chats.
+        template, system, stop_string: a name in `mmpack.templates.TEMPLATES` for all other formats, and its options.
+        add_bos: begin those with the tokenizer's bos token.
+        on_error: ``skip`` counts a bad record, ``raise`` stops at it.
+        workers: processes that tokenize.
+        max_tokens_per_shard: tokens in one file of the store.
+        overwrite: replace a store at `output_path` that was made otherwise.
+
+    Raises:
+        ConfigError: a value that cannot work.
+    """
+
+    input_path: Path
+    output_path: Path
+    packed_sequence_size: int
+    record_format: str | None = None
+    seq_length: int | None = None
+    oversize: str = "drop"
+    algorithm: str = "exact_fill"
+    seed: int = 0
+    sequence_multiple: int = 1
+    form: PromptResponse = field(default_factory=PromptResponse)
+    chat_tokens: ChatTokens = field(default_factory=ChatTokens)
+    template: str = "chatml"
+    system: str | None = None
+    stop_string: str | None = None
+    add_bos: bool = True
+    on_error: str = "skip"
+    workers: int = 1
+    max_tokens_per_shard: int = 2**28
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        check_capacity(self.packed_sequence_size, name="packed_sequence_size")
+        ALGORITHMS.get(self.algorithm)
+        for name in ("workers", "sequence_multiple", "max_tokens_per_shard"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}; it must be at least 1")
+        if self.on_error not in ("skip", "raise"):
+            raise ConfigError(f"on_error={self.on_error!r}; it is 'skip' or 'raise'")
+        formats = [*OWN_FORMATS, *SOURCES]
+        if self.record_format is not None and self.record_format not in formats:
+            raise ConfigError(
+                f"record format {self.record_format!r} is unknown; {nearest(self.record_format, formats)}"
+            )
+        if self.capacity < 1:
+            raise ConfigError(
+                f"packed_sequence_size={self.packed_sequence_size} holds no sequence whose room is a multiple of "
+                f"{self.sequence_multiple}; raise it"
+            )
+        if self.seq_length is not None and self.seq_length > self.packed_sequence_size:
+            raise ConfigError(
+                f"seq_length={self.seq_length} is longer than a pack of packed_sequence_size="
+                f"{self.packed_sequence_size}; raise packed_sequence_size, or lower seq_length"
+            )
+        TextLimit(seq_length=self.longest, oversize=self.oversize)
+
+    @property
+    def capacity(self) -> int:
+        """Positions that sequences may fill in a pack."""
+        return self.packed_sequence_size // self.sequence_multiple * self.sequence_multiple
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of one sequence."""
+        return min(self.capacity, self.capacity if self.seq_length is None else self.seq_length)
+
+    def encoder(self, record_format: str, tokenizer: Any) -> RecordEncoder:
+        """What encodes the records of that format."""
+        limit = TextLimit(seq_length=self.longest, oversize=self.oversize)
+        if record_format == "prompt-response":
+            return PromptResponseEncoder(tokenizer, self.form, limit)
+        if record_format == "chat":
+            return NemoChatEncoder(tokenizer, self.chat_tokens, limit)
+        template = TEMPLATES.get(self.template)(system=self.system, stop_string=self.stop_string)
+        return ConversationEncoder(tokenizer, record_format, template, limit, add_bos=self.add_bos)
+
+    def key(self, record_format: str, input_hash: str, tokenizer_hash: str) -> str:
+        """The cache key: a hash of every setting that changes the packs, of the input's bytes and of the tokenizer."""
+        settings = asdict(self)
+        for name in ("input_path", "output_path", "workers", "overwrite", "on_error"):
+            del settings[name]
+        settings |= {"record_format": record_format, "seq_length": self.longest}
+        whole = json.dumps([FORMAT, settings, input_hash, tokenizer_hash], sort_keys=True)
+        return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def guess_format(record: object, prompt_template: str | None = None) -> str:
+    """The record format that a record looks like.
+
+    >>> guess_format({"messages": []}), guess_format({"prompt": "", "response": ""})
+    ('openai', 'prompt-response')
+    >>> guess_format({"system": "", "mask": "User", "conversations": []}), guess_format({"conversations": []})
+    ('chat', 'sharegpt')
+    """
+    if isinstance(record, dict) and prompt_template is None:
+        if "messages" in record:
+            return "openai"
+        if "conversations" in record:
+            return "chat" if "mask" in record else "sharegpt"
+    return "prompt-response"
