@@ -18,9 +18,10 @@ from mmpack.errors import ConfigError, nearest
 from mmpack.registry import Registry
 from mmpack.sample import TileGrid
 from mmpack.tiling.pixels import resize
+from mmpack.tiling.processor import options_of, policy_of
 from mmpack.tiling.spec import TileSpec
 
-__all__ = ["TILINGS", "PixelKind", "TileSpec", "TilingPolicy", "make_tiling", "resize"]
+__all__ = ["TILINGS", "PixelKind", "TileSpec", "TilingPolicy", "make_tiling", "resize", "tiling_from_processor"]
 
 # How a vision tower takes a picture's tiles: each by itself; one overview and a grid that is put together again; or
 # patches of one picture, in the tower's own order.
@@ -65,6 +66,8 @@ TILINGS: Registry[Callable[..., TilingPolicy]] = Registry(
     {
         "single": "mmpack.tiling.single:SingleTile",
         "dynamic": "mmpack.tiling.dynamic:DynamicTiles",
+        "anyres": "mmpack.tiling.anyres:AnyresTiles",
+        "native": "mmpack.tiling.native:NativePatches",
     },
 )
 
@@ -85,3 +88,28 @@ def make_tiling(name: str, spec: TileSpec, **options: Any) -> TilingPolicy:
         if option not in allowed:
             raise ConfigError(f"tiling {name!r} has no option {option!r}; {nearest(option, allowed)}")
     return factory(spec, **options)
+
+
+def tiling_from_processor(
+    image_processor: Any, *, embeddings_per_tile: int, name: str | None = None, **options: Any
+) -> TilingPolicy:
+    """The policy that cuts pictures as an image processor of transformers does, with the processor's own numbers.
+
+    Args:
+        image_processor: LLaVA-NeXT's gives `anyres` with its pinpoints, Qwen2-VL's gives `native` with its bounds and
+            merge size, InternVL's with ``crop_to_patches`` gives `dynamic`. Any other gives `single`, padded, cropped
+            or neither as ``do_pad`` and ``do_center_crop`` say.
+        embeddings_per_tile: positions of the sequence that one tile takes; of no meaning for `native`.
+        name: a policy of your choice instead.
+        options: the policy's own, before what the processor says.
+
+    Raises:
+        ConfigError: the processor lacks a number, follows a rule that is not known here, or does not suit the policy.
+    """
+    chosen = policy_of(image_processor) if name is None else name
+    TILINGS.get(chosen)
+    read = options_of(image_processor, chosen, fit=name is None)
+    spec = TileSpec.from_processor(
+        image_processor, embeddings_per_tile=1 if chosen == "native" else embeddings_per_tile
+    )
+    return make_tiling(chosen, spec, **(read | options))

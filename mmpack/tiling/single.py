@@ -19,7 +19,7 @@ Fit = Literal["pad", "square", "crop", "keep"]
 # these limits the tile is therefore made from the whole square or the whole resized picture, as other code makes it.
 _MAX_SQUARE_SIDE_PX = 4096  # 50 MB
 _MAX_PADDED_SIDE_PX = 65_535  # the longest side of a JPEG
-_MAX_CROP_ASPECT = 32
+_MAX_RESIZED_PX = 2**25  # 100 MB: at a tile of 336 px, a picture 297 times as long as wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _crop(rgb_HWC: NDArray[np.uint8], size: int, resample: str) -> NDArray[np.ui
     short = min(height_px, width_px)
     full_width, full_height = size * width_px // short, size * height_px // short
     left, top = (full_width - size) // 2, (full_height - size) // 2
-    if max(full_width, full_height) <= _MAX_CROP_ASPECT * size:
+    if full_width * full_height <= _MAX_RESIZED_PX:
         return resize(rgb_HWC, full_width, full_height, resample)[top : top + size, left : left + size]
     per_x, per_y = width_px / full_width, height_px / full_height
     box = (left * per_x, top * per_y, min(width_px, (left + size) * per_x), min(height_px, (top + size) * per_y))

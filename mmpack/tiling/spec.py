@@ -60,6 +60,8 @@ class TileSpec:
     def from_processor(cls, image_processor: Any, *, embeddings_per_tile: int) -> TileSpec:
         """The spec of a transformers image processor: its tile is what it crops to or, without a crop, resizes to.
 
+        Of a processor that merges patches (Qwen2-VL's) it is the patch.
+
         Mean and std are brought to pixels from 0 to 1, whatever ``rescale_factor`` the processor has.
 
         Raises:
@@ -69,6 +71,8 @@ class TileSpec:
         crops = getattr(image_processor, "do_center_crop", None)
         crop_size = getattr(image_processor, "crop_size", None)
         source = "crop_size" if crop_size is not None and crops is not False else "size"
+        if getattr(image_processor, "merge_size", None) is not None:
+            source = "patch_size"
         size = _square_side(kind, source, getattr(image_processor, source, None))
         mean: Sequence[float] = (0.0, 0.0, 0.0)
         std: Sequence[float] = (1.0, 1.0, 1.0)

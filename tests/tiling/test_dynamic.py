@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction
 
 import numpy as np
@@ -10,8 +9,9 @@ import pytest
 from PIL import Image
 
 from mmpack.sample import TileGrid
-from mmpack.tiling import TileSpec
+from mmpack.tiling import TileSpec, tiling_from_processor
 from mmpack.tiling.dynamic import DynamicTiles, closest_grid
+from tests.tiling.pictures import distance, levels, sizes, smooth
 
 SPEC = TileSpec(tile_size_px=448, embeddings_per_tile=256)
 SMALL = TileSpec(tile_size_px=14, embeddings_per_tile=1)
@@ -35,21 +35,14 @@ def slow_grids(width_px: int, height_px: int, size: int, low: int, high: int) ->
     return [chosen]
 
 
-def sizes() -> list[tuple[int, int]]:
-    rng = random.Random(20)
-    primes = [2, 3, 5, 7, 13, 31, 97, 101, 211, 449, 641, 1009, 2003]
-    found = [(rng.randint(1, 4000), rng.randint(1, 4000)) for _ in range(380)]
-    found += [(448 * rng.randint(1, 12), 448 * rng.randint(1, 12)) for _ in range(60)]
-    found += [(rng.choice(primes), rng.choice(primes)) for _ in range(40)]
-    found += [(1, rng.randint(1, 9000)) for _ in range(10)] + [(rng.randint(1, 9000), 1) for _ in range(10)]
-    return found
+SIZES = sizes(20, tile=448, longest=5000)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 12), (1, 1), (1, 6), (4, 12), (6, 6), (7, 7), (1, 40)])
 def test_grids_are_those_of_the_rule(low: int, high: int) -> None:
-    assert len(sizes()) == 500
+    assert len(SIZES) == 500
     num_decided = 0
-    for width_px, height_px in sizes():
+    for width_px, height_px in SIZES:
         got = closest_grid(width_px, height_px, 448, low, high)
         want = slow_grids(width_px, height_px, 448, low, high)
         assert got in want, (width_px, height_px)
@@ -59,9 +52,46 @@ def test_grids_are_those_of_the_rule(low: int, high: int) -> None:
 
 def test_grids_are_those_of_transformers() -> None:
     pil = pytest.importorskip("transformers.models.got_ocr2.image_processing_pil_got_ocr2")
-    for width_px, height_px in sizes():
+    for width_px, height_px in SIZES:
         want = pil.get_optimal_tiled_canvas((height_px, width_px), (448, 448), 1, 12)
         assert closest_grid(width_px, height_px, 448, 1, 12) == want
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 12), (2, 7)])
+def test_tiles_are_those_of_the_processor(low: int, high: int) -> None:
+    transformers = pytest.importorskip("transformers")
+    processor = transformers.GotOcr2ImageProcessorPil(
+        size={"height": 28, "width": 28}, crop_to_patches=True, min_patches=low, max_patches=high
+    )
+    policy = tiling_from_processor(processor, embeddings_per_tile=4)
+    assert policy == DynamicTiles(policy.spec, min_tiles=low, max_tiles=high)
+    for width_px, height_px in sizes(21, tile=28, longest=320):
+        rgb = smooth(width_px, height_px)
+        grid = policy.grid(width_px, height_px)
+        assert grid.num_tiles == processor.get_number_of_image_patches(height_px, width_px)
+        assert distance(policy.cut(rgb, grid), levels(processor, rgb)) <= 2, (width_px, height_px)
+
+
+@pytest.mark.slow
+def test_tiles_of_large_pictures_are_those_of_the_processor() -> None:
+    transformers = pytest.importorskip("transformers")
+    processor = transformers.GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, crop_to_patches=True)
+    policy = tiling_from_processor(processor, embeddings_per_tile=256)
+    for width_px, height_px in sizes(22, tile=448, longest=4000, number=100):
+        rgb = smooth(width_px, height_px)
+        tiles = policy.cut(rgb, policy.grid(width_px, height_px))
+        assert distance(tiles, levels(processor, rgb)) <= 2, (width_px, height_px)
+
+
+def test_a_smaller_grid_is_that_of_a_lower_bound() -> None:
+    policy = DynamicTiles(SPEC)
+    assert policy.grid(800, 600) == TileGrid(columns=4, rows=3, thumbnail=True)
+    assert policy.smaller(800, 600, 13 * 256) == policy.grid(800, 600)
+    assert policy.smaller(800, 600, 12 * 256) == TileGrid(columns=3, rows=2, thumbnail=True)
+    assert policy.smaller(1800, 900, 8 * 256) == TileGrid(columns=2, rows=1, thumbnail=True)
+    assert policy.smaller(800, 600, 255) is None
+    assert DynamicTiles(SPEC, min_tiles=4).smaller(800, 600, 4 * 256) is None  # 4 tiles and the overview
+    assert DynamicTiles(SPEC, min_tiles=4, thumbnail=False).smaller(800, 600, 4 * 256) == TileGrid(columns=2, rows=2)
 
 
 @pytest.mark.parametrize(

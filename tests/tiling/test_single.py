@@ -2,66 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from mmpack.sample import TileGrid
-from mmpack.tiling import TileSpec, make_tiling
+from mmpack.tiling import TileSpec, make_tiling, tiling_from_processor
 from mmpack.tiling.single import SingleTile
+from tests.tiling.pictures import CLIP_MEAN, distance, levels, sizes, smooth
 
 ONE = TileGrid(columns=1, rows=1)
-SIZES = [(640, 480), (480, 640), (97, 31), (31, 97), (336, 336), (20, 20), (1000, 37), (37, 1000), (1, 25)]
-
-
-def smooth(width_px: int, height_px: int) -> np.ndarray:
-    """A picture with structure at several scales, noise included."""
-    rng = np.random.default_rng(width_px * 10007 + height_px)
-    coarse = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8)).resize((width_px, height_px))
-    noise = rng.integers(-30, 30, (height_px, width_px, 3))
-    return (np.asarray(coarse).astype(int) + noise).clip(0, 255).astype(np.uint8)
-
-
-def levels(processor: Any, rgb_HWC: np.ndarray) -> np.ndarray:
-    """The processor's tile before normalisation: (3, S, S) grey levels."""
-    values = processor(Image.fromarray(rgb_HWC), do_rescale=False, do_normalize=False, return_tensors="np")
-    return np.asarray(values["pixel_values"][0], dtype=int)
+FITS = {  # processor of transformers, its options, the policy that it gives
+    "crop": ("CLIPImageProcessorPil", {}),
+    "pad": ("LlavaImageProcessorPil", {"do_pad": True}),
+    "square": ("SiglipImageProcessorPil", {}),
+}
 
 
 def spec(size: int = 60, resample: str = "bicubic") -> TileSpec:
-    clip_mean = (0.48145466, 0.4578275, 0.40821073)
-    return TileSpec(tile_size_px=size, embeddings_per_tile=1, mean=clip_mean, std=(0.3, 0.3, 0.3), resample=resample)
+    return TileSpec(tile_size_px=size, embeddings_per_tile=1, mean=CLIP_MEAN, std=(0.3, 0.3, 0.3), resample=resample)
 
 
-@pytest.mark.parametrize(("width_px", "height_px"), SIZES)
-def test_crop_is_clips(width_px: int, height_px: int) -> None:
+def compare(fit: str, size: int, asked: list[tuple[int, int]]) -> None:
     transformers = pytest.importorskip("transformers")
-    processor = transformers.CLIPImageProcessorPil(size={"shortest_edge": 60}, crop_size={"height": 60, "width": 60})
-    rgb = smooth(width_px, height_px)
-    tile = SingleTile(TileSpec.from_processor(processor, embeddings_per_tile=1), fit="crop").cut(rgb, ONE)[0]
-    assert np.abs(tile.astype(int) - levels(processor, rgb)).max() <= 2
+    name, options = FITS[fit]
+    square = {"height": size, "width": size}
+    if fit != "square":
+        options = {**options, "crop_size": square}
+    shape = square if fit == "square" else {"shortest_edge": size}
+    processor = getattr(transformers, name)(size=shape, **options)
+    policy = tiling_from_processor(processor, embeddings_per_tile=1)
+    assert policy == SingleTile(TileSpec.from_processor(processor, embeddings_per_tile=1), fit=fit)  # type: ignore[arg-type]
+    for width_px, height_px in asked:
+        rgb = smooth(width_px, height_px)
+        tiles = policy.cut(rgb, policy.grid(width_px, height_px))
+        assert distance(tiles, levels(processor, rgb)) <= 2, (width_px, height_px)
 
 
-@pytest.mark.parametrize(("width_px", "height_px"), SIZES)
-def test_pad_is_llavas(width_px: int, height_px: int) -> None:
-    transformers = pytest.importorskip("transformers")
-    processor = transformers.LlavaImageProcessorPil(
-        size={"shortest_edge": 60}, crop_size={"height": 60, "width": 60}, do_pad=True
-    )
-    rgb = smooth(width_px, height_px)
-    tile = SingleTile(TileSpec.from_processor(processor, embeddings_per_tile=1)).cut(rgb, ONE)[0]
-    assert np.abs(tile.astype(int) - levels(processor, rgb)).max() <= 2
+@pytest.mark.parametrize("fit", FITS)
+def test_tiles_are_those_of_the_processor(fit: str) -> None:
+    compare(fit, 60, sizes(1, tile=60, longest=320))
 
 
-@pytest.mark.parametrize(("width_px", "height_px"), SIZES)
-def test_square_is_siglips(width_px: int, height_px: int) -> None:
-    transformers = pytest.importorskip("transformers")
-    processor = transformers.SiglipImageProcessorPil(size={"height": 60, "width": 60})
-    rgb = smooth(width_px, height_px)
-    policy = make_tiling("single", TileSpec.from_processor(processor, embeddings_per_tile=1), fit="square")
-    assert np.abs(policy.cut(rgb, ONE)[0].astype(int) - levels(processor, rgb)).max() <= 2
+@pytest.mark.slow
+@pytest.mark.parametrize("fit", FITS)
+def test_tiles_of_large_pictures_are_those_of_the_processor(fit: str) -> None:
+    thin = [(width_px, height_px) for width_px, height_px in sizes(2, tile=336, longest=4000, number=120)]
+    compare(fit, 336, [size for size in thin if max(size) <= 250 * min(size)])
+
+
+@pytest.mark.parametrize("fit", ["pad", "square", "crop", "keep"])
+def test_one_tile_or_none(fit: str) -> None:
+    policy = make_tiling("single", TileSpec(tile_size_px=28, embeddings_per_tile=4), fit=fit)
+    assert policy.smaller(300, 20, 4) == ONE
+    assert policy.smaller(300, 20, 3) is None
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,12 @@ def processors() -> list[tuple[Any, int, str]]:
         (t.CLIPImageProcessorPil(size={"height": 96, "width": 96}, do_center_crop=False, resample=2), 96, "bilinear"),
         (t.SiglipImageProcessorPil(size={"height": 384, "width": 384}), 384, "bicubic"),
         (t.LlavaImageProcessorPil(size={"shortest_edge": 42}, crop_size={"height": 42, "width": 42}), 42, "bicubic"),
+        (
+            t.LlavaNextImageProcessorPil(size={"shortest_edge": 42}, crop_size={"height": 42, "width": 42}),
+            42,
+            "bicubic",
+        ),
+        (t.Qwen2VLImageProcessorPil(patch_size=16, resample=2), 16, "bilinear"),
     ]
 
 
@@ -116,6 +122,6 @@ def test_resize_refuses_what_it_cannot_do() -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    heavy = "import sys, mmpack.images, mmpack.tiling.dynamic, mmpack.tiling.single; "
-    code = heavy + "print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    ours = ", ".join(f"mmpack.tiling.{name}" for name in ("single", "dynamic", "anyres", "native"))
+    code = f"import sys, mmpack.images, {ours}; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
