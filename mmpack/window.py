@@ -8,11 +8,12 @@ order; `add` puts them back. An `AlignedPlans` is saved as its `state` and its `
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypedDict, TypeVar
 
 from mmpack.errors import ConfigError, StateError
-from mmpack.packing import check_capacity, check_length, next_pack
+from mmpack.packing import UNLIMITED, Limits, check_capacity, check_length, next_pack
+from mmpack.packing.limits import check_cost, check_most
 
 T = TypeVar("T")
 
@@ -29,6 +30,8 @@ class Window(Generic[T]):
         max_samples: the window is full with this many samples; None for no such limit.
         max_tokens: it is full with this many tokens as well, at least `capacity`; None for no such limit. Four
             capacities are enough for mixes of short and very long chats.
+        limits: name -> most that a pack holds of it beside tokens: tiles, pictures. Samples come with their costs.
+        max_pack_samples: samples that a pack holds at most; None for no such limit.
 
     Raises:
         ConfigError: a limit below 1, `max_tokens` below `capacity`, or no limit at all.
@@ -40,7 +43,15 @@ class Window(Generic[T]):
     (True, ['a', 'd'], False, ['b', 'c'])
     """
 
-    def __init__(self, capacity: int, max_samples: int | None, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        max_samples: int | None,
+        max_tokens: int | None = None,
+        *,
+        limits: Mapping[str, int] | None = None,
+        max_pack_samples: int | None = None,
+    ) -> None:
         self.capacity = check_capacity(capacity)
         if max_samples is None and max_tokens is None:
             raise ConfigError("a window needs a size: set max_samples, max_tokens or both")
@@ -53,10 +64,15 @@ class Window(Generic[T]):
                 f"max_tokens={max_tokens}: the window could not fill a pack of {capacity} tokens; "
                 f"set at least {capacity}, better {4 * capacity}"
             )
+        if max_pack_samples is not None and max_pack_samples < 1:
+            raise ConfigError(f"max_pack_samples={max_pack_samples}: a pack holds at least 1 sample")
         self.max_samples = max_samples
         self.max_tokens = max_tokens
+        self.max_pack_samples = max_pack_samples
+        self.limits = {name: check_most(name, most) for name, most in (limits or {}).items()}
         self._items: list[T] = []
         self._lengths: list[int] = []
+        self._costs: list[tuple[int, ...]] = []
         self._total_tokens = 0
 
     def __len__(self) -> int:
@@ -83,29 +99,59 @@ class Window(Generic[T]):
         return tuple(self._lengths)
 
     @property
+    def costs(self) -> tuple[tuple[int, ...], ...]:
+        """What they cost beside tokens, in the same order and in that of `limits`."""
+        return tuple(self._costs)
+
+    @property
     def full(self) -> bool:
         """Whether a pack should be taken before more is added. `add` does not insist."""
         if self.max_samples is not None and len(self._items) >= self.max_samples:
             return True
         return self.max_tokens is not None and self._total_tokens >= self.max_tokens
 
-    def add(self, item: T, length: int) -> None:
-        """Puts in the next sample of the stream. Raises ConfigError if no pack can hold it."""
-        tokens = check_length(length, self.capacity, place=f"the length of sample {len(self)} of the window")
+    def add(self, item: T, length: int, costs: Sequence[int] = ()) -> None:
+        """Puts in the next sample of the stream. Raises ConfigError if no pack can hold it.
+
+        Args:
+            item: whatever stands for the sample.
+            length: its tokens.
+            costs: what it costs of each of `limits`, in their order.
+        """
+        place = f"sample {len(self)} of the window"
+        tokens = check_length(length, self.capacity, place=f"the length of {place}")
+        if len(costs) != len(self.limits):
+            raise ConfigError(f"{place} has {len(costs)} costs; the window's limits are {list(self.limits)}, in order")
+        checked = [
+            check_cost(name, cost, most, place=place)
+            for (name, most), cost in zip(self.limits.items(), costs, strict=True)
+        ]
         self._items.append(item)
         self._lengths.append(tokens)
+        self._costs.append(tuple(checked))
         self._total_tokens += tokens
 
     def take_pack(self) -> list[T]:
         """Removes and returns the samples of the next pack, oldest first. O(window). Raises IndexError if empty."""
         if not self._items:
             raise IndexError("no sample in the window to take")
-        chosen = next_pack(self._lengths, self.capacity)
+        chosen = next_pack(self._lengths, self.capacity, self._limits())
         pack = [self._items[i] for i in chosen]
         for i in reversed(chosen):
             self._total_tokens -= self._lengths[i]
-            del self._items[i], self._lengths[i]
+            del self._items[i], self._lengths[i], self._costs[i]
         return pack
+
+    def _limits(self) -> Limits:
+        if not self.limits and self.max_pack_samples is None:
+            return UNLIMITED
+        if self.max_pack_samples is None:
+            return Limits(names=tuple(self.limits), most=tuple(self.limits.values()), costs=self._costs)
+        return Limits(
+            names=(*self.limits, "samples"),
+            most=(*self.limits.values(), self.max_pack_samples),
+            costs=[(*costs, 1) for costs in self._costs],
+        )
 
 
 class AlignedState(TypedDict):

@@ -1,34 +1,50 @@
 """Packing algorithms: which samples share a pack, decided from their lengths alone.
 
-An algorithm is a pure function ``(lengths, capacity, *, seed=0) -> packs``; a pack is a list of indices into
-`lengths`. It is given lengths that were checked: whole numbers from 1 to `capacity`. It returns every index once,
-never fills a pack above `capacity`, and gives the same packs for the same arguments. A new one is a file in this
-folder and a line in `ALGORITHMS`.
+An algorithm is a pure function ``(lengths, capacity, *, seed=0, limits=UNLIMITED) -> packs``; a pack is a list of
+indices into `lengths`. It is given lengths and limits that were checked: whole numbers from 1 to `capacity`, and no
+sample over a limit. It returns every index once, never fills a pack above `capacity` or a limit, and gives the same
+packs for the same arguments. A new one is a file in this folder and a line in `ALGORITHMS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Protocol
 
 from mmpack.errors import ConfigError
 from mmpack.packing.exact_fill import next_pack
+from mmpack.packing.limits import UNLIMITED, Limits, make_limits
+from mmpack.packing.metrics import PackingMetrics, packing_metrics
 from mmpack.registry import Registry
 
-__all__ = ["ALGORITHMS", "Packer", "check_capacity", "check_length", "next_pack", "pack_lengths"]
+__all__ = [
+    "ALGORITHMS",
+    "UNLIMITED",
+    "Limits",
+    "Packer",
+    "PackingMetrics",
+    "check_capacity",
+    "check_length",
+    "make_limits",
+    "next_pack",
+    "pack_lengths",
+    "packing_metrics",
+]
 
 
 class Packer(Protocol):
     """What every entry of `ALGORITHMS` is; the module's docstring says what it promises."""
 
-    def __call__(self, lengths: Sequence[int], capacity: int, *, seed: int = 0) -> list[list[int]]: ...
+    def __call__(
+        self, lengths: Sequence[int], capacity: int, *, seed: int = 0, limits: Limits = UNLIMITED
+    ) -> list[list[int]]: ...
 
 
 ALGORITHMS: Registry[Packer] = Registry(
     "packing algorithm",
     {
-        "exact_fill": "mmpack.packing.exact_fill:exact_fill",
+        "exact_fill": "mmpack.packing.exact_fill_set:exact_fill",
         "best_fit_decreasing": "mmpack.packing.best_fit_decreasing:best_fit_decreasing",
         "first_fit_decreasing": "mmpack.packing.first_fit_decreasing:first_fit_decreasing",
         "first_fit": "mmpack.packing.first_fit:first_fit",
@@ -41,7 +57,13 @@ ALGORITHMS: Registry[Packer] = Registry(
 
 
 def pack_lengths(
-    lengths: Sequence[int], capacity: int, *, algorithm: str = "exact_fill", seed: int = 0
+    lengths: Sequence[int],
+    capacity: int,
+    *,
+    algorithm: str = "exact_fill",
+    seed: int = 0,
+    limits: Mapping[str, tuple[Sequence[int], int]] | None = None,
+    max_samples: int | None = None,
 ) -> list[list[int]]:
     """Packs a whole set of samples: a list of packs, each a list of indices into `lengths`, every index once.
 
@@ -50,21 +72,31 @@ def pack_lengths(
         capacity: tokens that a pack holds at most.
         algorithm: a name in `ALGORITHMS`.
         seed: decides the order of an algorithm that shuffles; the others take no notice of it.
+        limits: name -> (cost of each sample, most that a pack holds), for tiles, pictures and the like.
+        max_samples: samples that a pack holds at most.
 
     Raises:
-        ConfigError: unknown algorithm; a length or capacity that is no whole number, below 1, or too long.
+        ConfigError: unknown algorithm; a length or capacity that is no whole number, below 1, or too long; a sample
+            that is over a limit by itself.
 
     >>> pack_lengths([3, 5, 2, 7, 4, 6], 10, algorithm="first_fit_decreasing")
     [[3, 0], [5, 4], [1, 2]]
     >>> sorted(sum(pack_lengths([3, 5, 2, 7, 4, 6], 10), []))
     [0, 1, 2, 3, 4, 5]
+    >>> pack_lengths([2, 2, 2, 2], 8, algorithm="first_fit", limits={"pictures": ([1, 3, 2, 1], 4)}, max_samples=3)
+    [[0, 1], [2, 3]]
     """
     pack = ALGORITHMS.get(algorithm)
     room = check_capacity(capacity)
-    if set(map(type, lengths)) == {int} and min(lengths) > 0 and max(lengths) <= room:
-        return pack(lengths, room, seed=seed)  # the usual case, checked without a Python loop
-    checked = [check_length(length, room, place=f"lengths[{i}]") for i, length in enumerate(lengths)]
-    return pack(checked, room, seed=seed) if checked else []
+    checked: Sequence[int] = lengths
+    if not (set(map(type, lengths)) == {int} and min(lengths) > 0 and max(lengths) <= room):
+        # not the usual case, which is checked without a Python loop
+        checked = [check_length(length, room, place=f"lengths[{i}]") for i, length in enumerate(lengths)]
+    beside = make_limits(limits, len(checked), max_samples=max_samples)
+    if not checked:
+        return []
+    # An algorithm of the user's own need not know limits until they are used.
+    return pack(checked, room, seed=seed, limits=beside) if beside else pack(checked, room, seed=seed)
 
 
 def check_capacity(capacity: int, *, name: str = "capacity") -> int:

@@ -1,7 +1,7 @@
 """Exact fill: the oldest sample, and with it the set of the next ones whose lengths add up to the capacity.
 
-Lengths are whole numbers, so the sums that some set of samples reaches are the bits of one integer: bit s is set if
-a set of length s exists, and another sample of length l adds the bits of ``reached << l``. Realistic lengths are so
+Lengths are whole numbers, so the room that some set of samples leaves in a pack is a bit of one integer: bit r is set
+if a set leaves r tokens, and another sample of length l adds the bits of ``left >> l``. Realistic lengths are so
 mixed that a handful of samples more than a pack holds already reaches every sum; then every pack is full to the last
 token and the order hardly changes.
 """
@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-import numpy as np
+from mmpack.packing.limits import UNLIMITED, Limits
 
-from mmpack.packing.best_fit_decreasing import best_fit_decreasing
+_MOST_BITS = 1 << 20  # of the integer; beyond, lengths are counted in units of more than one token
+_MOST_TRIES = 8  # exact answers that are asked for before best fit has to do where other limits bind
 
-_VIEW_SAMPLES = 256  # what the whole-set form looks at for one pack; a larger view fills no better on real lengths
 
-
-def next_pack(lengths: Sequence[int], capacity: int) -> list[int]:
+def next_pack(lengths: Sequence[int], capacity: int, limits: Limits = UNLIMITED) -> list[int]:
     """Chooses the next pack from a window of samples: indices into `lengths`, ascending, always with 0 among them.
 
     Exact as long as at most half of the samples are longer than half a pack. Each of those needs a pack of its own;
@@ -29,6 +28,7 @@ def next_pack(lengths: Sequence[int], capacity: int) -> list[int]:
     Args:
         lengths: tokens of the samples in the window, oldest first, each from 1 to `capacity`; not empty.
         capacity: tokens that a pack holds at most.
+        limits: what a pack may cost beside tokens, for the same samples.
 
     >>> next_pack([5, 4, 2, 3, 1], 8)
     [0, 3]
@@ -39,98 +39,113 @@ def next_pack(lengths: Sequence[int], capacity: int) -> list[int]:
     if capacity * len(lengths) < 4 * sum(lengths):
         num_long = sum(2 * length > capacity for length in lengths)
         if 2 * num_long > len(lengths):
-            return oldest_and_best_fit(lengths, capacity)
-    return oldest_and_exact_fill(lengths, capacity)
+            return oldest_and_best_fit(lengths, capacity, limits)
+    return oldest_and_exact_fill(lengths, capacity, limits)
 
 
-def oldest_and_exact_fill(lengths: Sequence[int], capacity: int) -> list[int]:
+def oldest_and_exact_fill(lengths: Sequence[int], capacity: int, limits: Limits = UNLIMITED) -> list[int]:
     """The oldest sample and, of the rest, a set that fills the pack as far as any set can.
 
     Reads the window oldest first and stops where the pack can be full; among the sets that end there, it leaves out
-    the newest samples it can do without. O(samples read x capacity / 64) machine words.
+    the newest samples it can do without. O(samples read x capacity / 64) machine words. With limits beside tokens it
+    asks again without what went over, a few times; the answer is then as full as it found, not as any set can be.
 
     >>> oldest_and_exact_fill([3, 9, 4, 2, 1, 3], 10)
     [0, 2, 3, 4]
     """
+    return _within_limits(lengths, capacity, limits) if limits else fill_exactly(lengths, capacity)[0]
+
+
+def fill_exactly(lengths: Sequence[int], capacity: int) -> tuple[list[int], int]:
+    """(chosen places, number of samples read) as `oldest_and_exact_fill` says, without limits beside tokens."""
     room = capacity - lengths[0]
-    full = 1 << room
-    inside = 2 * full - 1  # a mask of the sums from 0 to room
-    reached = 1  # bit s: some set of the samples read so far has length s
-    reached_before: list[int] = []  # the same before sample 1 + i was read
+    if room > _MOST_BITS:
+        return _fill_in_units(lengths, capacity)
+    left = 1 << room
+    left_before: list[int] = []  # the same before sample 1 + i was read
     for length in islice(lengths, 1, None):
-        if reached >= full:
+        if left & 1:
             break
-        reached_before.append(reached)
-        if length <= room:
-            reached |= (reached << length) & inside
-    missing = reached.bit_length() - 1
+        left_before.append(left)
+        left |= left >> length
+    wanted = 0 if left & 1 else (left & -left).bit_length() - 1
     chosen: list[int] = []
-    for i in range(len(reached_before), 0, -1):
-        if not missing:
-            break
-        if not reached_before[i - 1] >> missing & 1:  # without sample i that sum does not exist
-            chosen.append(i)
-            missing -= lengths[i]
+    place = len(left_before)
+    while wanted != room:
+        if not left_before[place - 1] >> wanted & 1:  # without this sample no set leaves that much
+            chosen.append(place)
+            wanted += lengths[place]
+        place -= 1
     chosen.append(0)
     chosen.reverse()
-    return chosen
+    return chosen, len(left_before) + 1
 
 
-def oldest_and_best_fit(lengths: Sequence[int], capacity: int) -> list[int]:
+def _fill_in_units(lengths: Sequence[int], capacity: int) -> tuple[list[int], int]:
+    """The same for a capacity whose bits would be too many: every length rounded up to a unit, then topped up."""
+    if sum(lengths) <= capacity:
+        return list(range(len(lengths))), len(lengths)
+    unit = -(-capacity // _MOST_BITS)
+    # One unit more for the rounding of the oldest: it is counted in units here and in tokens below.
+    chosen, _ = fill_exactly([-(-length // unit) for length in lengths], max(capacity // unit, -(-lengths[0] // unit)))
+    room = capacity - sum(lengths[i] for i in chosen)
+    taken = set(chosen)
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if lengths[i] <= room and i not in taken:
+            chosen.append(i)
+            room -= lengths[i]
+    return sorted(chosen), len(lengths)
+
+
+def oldest_and_best_fit(lengths: Sequence[int], capacity: int, limits: Limits = UNLIMITED) -> list[int]:
     """The oldest sample, then again and again the longest that still fits, of equals the older one.
 
     >>> oldest_and_best_fit([5, 1, 2, 2, 4], 8)
     [0, 1, 2]
     """
     room = capacity - lengths[0]
+    left = limits.room_beside([0])
     chosen = [0]
     # Longest first; sorting is stable, so equals stay oldest first.
     for i in sorted(range(1, len(lengths)), key=lengths.__getitem__, reverse=True) if room else ():
-        if lengths[i] <= room:
+        if lengths[i] <= room and limits.fit(left, i):
             chosen.append(i)
             room -= lengths[i]
+            limits.take(left, i)
             if not room:
                 break
     chosen.sort()
     return chosen
 
 
-def exact_fill(lengths: Sequence[int], capacity: int, *, seed: int = 0) -> list[list[int]]:
-    """Packs a whole set: exact fill over a view that slides along the shuffled set, or best fit decreasing if better.
-
-    The shuffle (by `seed`) keeps a sorted set from presenting only samples of one size. Near linear on realistic
-    lengths, and there it needs the fewest packs possible or one or two more. Never more packs than best fit
-    decreasing, which is asked whenever the answer is above the bound below. Where over a quarter of the samples are
-    longer than half a pack, only best fit decreasing is asked: it sees the whole set, and wins.
-
-    >>> [sum([6, 4, 5, 5, 7, 3][i] for i in pack) for pack in exact_fill([6, 4, 5, 5, 7, 3], 10)]
-    [10, 10, 10]
-    """
-    num_long = sum(2 * length > capacity for length in lengths)
-    if 4 * num_long > len(lengths):
-        return best_fit_decreasing(lengths, capacity)
-    packs = _sliding_exact_fill(lengths, capacity, seed)
-    # Every token needs a place, and no two of the long samples share a pack: no packing needs fewer.
-    fewest = max(-(-sum(lengths) // capacity), num_long)
-    if len(packs) > fewest:
-        packs = min(packs, best_fit_decreasing(lengths, capacity), key=len)
-    return packs
+def _within_limits(lengths: Sequence[int], capacity: int, limits: Limits) -> list[int]:
+    """Solves for tokens; if that is over a limit, leaves out the offenders and solves again; at last best fit."""
+    beside_oldest = limits.room_beside([0])
+    candidates = [0, *(i for i in range(1, len(lengths)) if limits.fit(beside_oldest, i))]
+    candidate_lengths = [lengths[i] for i in candidates]
+    fullest: list[int] = []
+    for _ in range(_MOST_TRIES):
+        chosen = [candidates[place] for place in fill_exactly(candidate_lengths, capacity)[0]]
+        offenders = _offenders(chosen, lengths, limits)
+        if not offenders:
+            return chosen
+        candidates = [i for i in candidates if i not in offenders]
+        candidate_lengths = [lengths[i] for i in candidates]
+        fullest = [i for i in chosen if i not in offenders]
+        if not candidates[1:]:
+            break
+    best_fit = oldest_and_best_fit(lengths, capacity, limits)
+    return max(best_fit, fullest, key=lambda pack: sum(lengths[i] for i in pack))
 
 
-def _sliding_exact_fill(lengths: Sequence[int], capacity: int, seed: int) -> list[list[int]]:
-    # RandomState is the one generator of numpy whose numbers are promised never to change.
-    order = np.random.RandomState(seed).permutation(len(lengths)).tolist()
-    view = order[:_VIEW_SAMPLES]
-    view_lengths = [lengths[i] for i in view]
-    num_read = len(view)
-    packs: list[list[int]] = []
-    while view:
-        chosen = oldest_and_exact_fill(view_lengths, capacity)
-        packs.append([view[place] for place in chosen])
-        for place in reversed(chosen):
-            del view[place], view_lengths[place]
-        more = order[num_read : num_read + len(chosen)]
-        num_read += len(more)
-        view += more
-        view_lengths += [lengths[i] for i in more]
-    return packs
+def _offenders(chosen: Sequence[int], lengths: Sequence[int], limits: Limits) -> set[int]:
+    """Samples without which `chosen` is within its limits: those that cost most a token, the newer of equals."""
+    room = limits.room_beside(chosen)
+    offenders: set[int] = set()
+    while (d := min(range(len(room)), key=room.__getitem__)) is not None and room[d] < 0:
+        rest = [i for i in chosen[1:] if i not in offenders]
+        worst = max(rest, key=lambda i: (limits.costs[i][d] / lengths[i], i))
+        offenders.add(worst)
+        for k, cost in enumerate(limits.costs[worst]):
+            room[k] += cost
+    return offenders

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmpack.packing.first_fit import first_fit_in_order
+from mmpack.packing.limits import UNLIMITED, Limits
 
 
-def first_fit_shuffle(lengths: Sequence[int], capacity: int, *, seed: int = 0) -> list[list[int]]:
+def first_fit_shuffle(
+    lengths: Sequence[int], capacity: int, *, seed: int = 0, limits: Limits = UNLIMITED
+) -> list[list[int]]:
     """Samples in random order, each into the first pack with room: packs keep the mix of the data.
 
     The order is the one that NeMo's algorithm of this name draws after ``np.random.seed(seed)``; numpy's global
@@ -20,4 +23,4 @@ def first_fit_shuffle(lengths: Sequence[int], capacity: int, *, seed: int = 0) -
     """
     order = list(range(len(lengths)))
     np.random.RandomState(seed).shuffle(order)
-    return first_fit_in_order(lengths, capacity, order)
+    return first_fit_in_order(lengths, capacity, order, limits)
