@@ -21,7 +21,7 @@ from typing import Any
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.sample import Part, PictureSlot, Role, Turn
 from mmpack.templates import Control, Span, Text, added_tokens
-from mmpack.templates.marks import Mark, Piece, Writing, mark_answer, mark_generation, mark_of, picture_token
+from mmpack.templates.marks import Mark, Piece, Writing, fix_date, mark_generation, mark_of, picture_token
 
 MAX_SHAPES = 4096
 # Templates that write today's date get this one: a sample's text must not depend on the day it is read.
@@ -80,7 +80,7 @@ class HuggingFaceTemplate:
         self.system = system or ""
         self.options = dict(options or {})
         self.append_eos = append_eos
-        self._run_source, self._has_generation = mark_generation(self.source)
+        self._run_source, self._has_generation = mark_generation(fix_date(self.source, FIXED_DATE))
         self._special_tokens: dict[str, Any] = dict(tokenizer.special_tokens_map)
         self._vocabulary = added_tokens(tokenizer)
         self._shapes: dict[object, tuple[Span | Filled, ...]] = {}
@@ -212,9 +212,7 @@ class HuggingFaceTemplate:
         from jinja2.exceptions import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        variables: dict[str, Any] = {"strftime_now": FIXED_DATE.strftime, **self._special_tokens, **self.options}
-        if self._has_generation:
-            variables["mark_answer"] = mark_answer
+        variables: dict[str, Any] = {**self._special_tokens, **self.options}
         try:
             rendered, _ = render_jinja_template(
                 [messages], chat_template=self._run_source, add_generation_prompt=add_generation_prompt, **variables

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from mmpack.errors import ConfigError
 from mmpack.sample import IMAGE_MARK, Role, Turn
@@ -12,6 +14,9 @@ from mmpack.sample import IMAGE_MARK, Role, Turn
 MARK_START, MARK_END = "\ue000", "\ue001"  # private use: a template's own writing has none
 BLOCK_START, BLOCK_END = "\ue002", "\ue003"
 
+_MACRO = f"{{% macro mark_answer() %}}{BLOCK_START}{{{{ caller() }}}}{BLOCK_END}{{% endmacro %}}{{{{ '' }}}}"
+_BLANKS_BEFORE_BLOCK = re.compile(r"\A[ \t]+(?=\{[%#][^+])")
+_NOW = re.compile(r"""strftime_now\s*\(\s*("[^"\\]*"|'[^'\\]*')\s*\)""")
 _BLOCK_TAG = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 
 
@@ -45,23 +50,27 @@ def mark_of(number: int) -> str:
 
 
 def mark_generation(source: str) -> tuple[str, bool]:
-    """The source with its generation blocks turned into calls of ``mark_answer``, and whether there were any.
+    """The source with marks around what its generation blocks write, and whether there are such blocks.
 
-    A call block is a block tag like the one it replaces, so the blanks that Jinja takes away stay the same.
+    They become calls of a macro. A call is a block tag like the one it replaces, so the blanks that Jinja takes away
+    around it stay the same; those it would take away at the very front are taken away here.
 
-    >>> mark_generation("{%- generation %}{{ x }}{% endgeneration -%}")
-    ('{%- call mark_answer() %}{{ x }}{% endcall -%}', True)
+    >>> mark_generation("{%- generation %}{{ x }}{% endgeneration -%}")[0].removeprefix(_MACRO)
+    '{%- call mark_answer() %}{{ x }}{% endcall -%}'
     """
-    called = _BLOCK_TAG.sub(
-        lambda m: f"{{%{m[1]} {'endcall' if m[2] else 'call mark_answer()'} {m[3]}%}}",
-        source,
-    )
-    return called, called != source
+    called = _BLOCK_TAG.sub(lambda m: f"{{%{m[1]} {'endcall' if m[2] else 'call mark_answer()'} {m[3]}%}}", source)
+    if called == source:
+        return source, False
+    return _MACRO + _BLANKS_BEFORE_BLOCK.sub("", called), True
 
 
-def mark_answer(caller: Callable[[], str]) -> str:
-    """What a generation block writes, between two marks."""
-    return f"{BLOCK_START}{caller()}{BLOCK_END}"
+def fix_date(source: str, date: datetime) -> str:
+    """The source with one date in place of the day it runs on.
+
+    >>> fix_date("{{ strftime_now('%Y-%m-%d') }}", datetime(2024, 7, 26))
+    '{{ "2024-07-26" }}'
+    """
+    return _NOW.sub(lambda m: json.dumps(date.strftime(m[1][1:-1])), source)
 
 
 class Writing:

@@ -72,6 +72,7 @@ def encoder(tokenizer: Any, template: Template) -> SampleEncoder:
         template=template,
         tiling=make_tiling("single", tile_spec()),
         limit=LengthLimit(seq_length=100_000),
+        add_bos=not template.renders_bos,
     )
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from mmpack.sample import Conversation, Role
+from mmpack.sample import IMAGE_TOKEN_INDEX, Conversation, Role
 from mmpack.templates import TEMPLATES, make_template
 from tests.templates.conftest import conversation_of, decode_trained, encoder, real_records, turns
-from tests.templates.test_forms import stop_of
+from tests.templates.test_forms import BY_NAME, TALK, stop_of
+from tests.test_encode import picture
 
 RECORDS = real_records()
 # Those whose control tokens the bundled vocabulary has.
@@ -35,6 +36,18 @@ def test_so_they_are_with_a_real_vocabulary(name: str, mistral_tokenizer: Any) -
     for record in RECORDS:
         sample = encode(conversation_of(record))
         assert decode_trained(mistral_tokenizer, sample) == answers_of(record, stop_of(name)), record["id"]
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_the_whole_sample_decodes_to_the_documented_form(name: str, wide_tokenizer: Any) -> None:
+    talk = Conversation(key="k", turns=tuple(TALK), pictures=(picture(9, 9),))
+    ids = encoder(wide_tokenizer, make_template(name, tokenizer=wide_tokenizer)).encode(talk).token_ids_n.tolist()
+    place = ids.index(IMAGE_TOKEN_INDEX)
+    form = BY_NAME[name]
+    begin = "" if form.startswith(("<s>", "<bos>", "<|begin_of_text|>")) else "<s>"
+    before, behind = form.split("<image>")
+    assert wide_tokenizer.decode(ids[:place], clean_up_tokenization_spaces=False) == begin + before
+    assert wide_tokenizer.decode(ids[place + 1 :], clean_up_tokenization_spaces=False) == behind
 
 
 def test_the_records_hold_what_they_are_meant_to_hold() -> None:
