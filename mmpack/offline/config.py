@@ -11,13 +11,13 @@ from typing import Any
 from mmpack.errors import ConfigError, nearest
 from mmpack.offline.chat import ChatTokens, NemoChatEncoder
 from mmpack.offline.conversations import ConversationEncoder
-from mmpack.offline.records import PromptResponse, PromptResponseEncoder, RecordEncoder, TextLimit
+from mmpack.offline.records import FIELD_PAIRS, PromptResponse, PromptResponseEncoder, RecordEncoder, TextLimit
 from mmpack.offline.store import FORMAT
 from mmpack.packing import ALGORITHMS, check_capacity
-from mmpack.sources import SOURCES
-from mmpack.templates import TEMPLATES
+from mmpack.sources import SOURCES, detect
+from mmpack.templates import make_template
 
-OWN_FORMATS = ("prompt-response", "chat")  # the others are those of `mmpack.sources`
+OWN_FORMATS = ("prompt_response", "nemo_chat", "chat")  # the others are those of `mmpack.sources`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +28,8 @@ class PackConfig:
         input_path: JSONL, JSONL.gz, or a JSON list.
         output_path: folder of the new packed store.
         packed_sequence_size: tokens of a pack.
-        record_format: ``prompt-response``, ``chat`` (NeMo's), or a format of `mmpack.sources`; None: what the first
-            readable record looks like.
+        record_format: ``prompt_response``, ``nemo_chat``, ``chat`` (OpenAI's if its records have messages, else
+            NeMo's), or a format of `mmpack.sources`; None: what the first readable record looks like.
         seq_length: most tokens of one sequence; None for a whole pack.
         oversize: ``drop`` leaves a longer one out, ``truncate`` cuts it, ``raise`` stops.
         algorithm: a name in `mmpack.packing.ALGORITHMS`.
@@ -37,7 +37,8 @@ class PackConfig:
         sequence_multiple: plan with every sequence's room a multiple of this (2 x context-parallel size).
         form: how a prompt-response record is put together.
         chat_tokens: the marks of NeMo's chats.
-        template, system, stop_string: a name in `mmpack.templates.TEMPLATES` for all other formats, and its options.
+        template, system, stop_string: a name for `mmpack.templates.make_template` for all other formats, and its
+            options; None for the tokenizer's own chat template, or ``chatml`` if it has none.
         add_bos: begin those with the tokenizer's bos token.
         on_error: ``skip`` counts a bad record, ``raise`` stops at it.
         workers: processes that tokenize.
@@ -59,7 +60,7 @@ class PackConfig:
     sequence_multiple: int = 1
     form: PromptResponse = field(default_factory=PromptResponse)
     chat_tokens: ChatTokens = field(default_factory=ChatTokens)
-    template: str = "chatml"
+    template: str | None = None
     system: str | None = None
     stop_string: str | None = None
     add_bos: bool = True
@@ -76,11 +77,12 @@ class PackConfig:
                 raise ConfigError(f"{name}={getattr(self, name)}; it must be at least 1")
         if self.on_error not in ("skip", "raise"):
             raise ConfigError(f"on_error={self.on_error!r}; it is 'skip' or 'raise'")
-        formats = [*OWN_FORMATS, *SOURCES]
-        if self.record_format is not None and self.record_format not in formats:
-            raise ConfigError(
-                f"record format {self.record_format!r} is unknown; {nearest(self.record_format, formats)}"
-            )
+        formats = {*OWN_FORMATS, *SOURCES}
+        if self.record_format is not None:
+            name = self.record_format.replace("-", "_")
+            if name not in formats:
+                raise ConfigError(f"record format {self.record_format!r} is unknown; {nearest(name, formats)}")
+            object.__setattr__(self, "record_format", name)
         if self.capacity < 1:
             raise ConfigError(
                 f"packed_sequence_size={self.packed_sequence_size} holds no sequence whose room is a multiple of "
@@ -106,34 +108,45 @@ class PackConfig:
     def encoder(self, record_format: str, tokenizer: Any) -> RecordEncoder:
         """What encodes the records of that format."""
         limit = TextLimit(seq_length=self.longest, oversize=self.oversize)
-        if record_format == "prompt-response":
+        if record_format == "prompt_response":
             return PromptResponseEncoder(tokenizer, self.form, limit)
-        if record_format == "chat":
+        if record_format == "nemo_chat":
             return NemoChatEncoder(tokenizer, self.chat_tokens, limit)
-        template = TEMPLATES.get(self.template)(system=self.system, stop_string=self.stop_string)
+        name = self.template or ("hf" if getattr(tokenizer, "chat_template", None) else "chatml")
+        template = make_template(name, tokenizer=tokenizer, system=self.system, stop_string=self.stop_string)
         return ConversationEncoder(tokenizer, record_format, template, limit, add_bos=self.add_bos)
 
-    def key(self, record_format: str, input_hash: str, tokenizer_hash: str) -> str:
+    def key(self, record_format: str, encoder: RecordEncoder, input_hash: str, tokenizer_hash: str) -> str:
         """The cache key: a hash of every setting that changes the packs, of the input's bytes and of the tokenizer."""
+        template = encoder.describe() if isinstance(encoder, ConversationEncoder) else ""
         settings = asdict(self)
         for name in ("input_path", "output_path", "workers", "overwrite", "on_error"):
             del settings[name]
         settings |= {"record_format": record_format, "seq_length": self.longest}
-        whole = json.dumps([FORMAT, settings, input_hash, tokenizer_hash], sort_keys=True)
+        whole = json.dumps([FORMAT, settings, template, input_hash, tokenizer_hash], sort_keys=True)
         return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def guess_format(record: object, prompt_template: str | None = None) -> str:
-    """The record format that a record looks like.
+def resolve_format(wanted: str | None, record: object, prompt_template: str | None = None) -> str:
+    """The format that a file's records are read as, from what was asked for and how its first record looks.
 
-    >>> guess_format({"messages": []}), guess_format({"prompt": "", "response": ""})
-    ('openai', 'prompt-response')
-    >>> guess_format({"system": "", "mask": "User", "conversations": []}), guess_format({"conversations": []})
-    ('chat', 'sharegpt')
+    >>> resolve_format(None, {"messages": []}), resolve_format(None, {"prompt": "", "response": ""})
+    ('openai', 'prompt_response')
+    >>> resolve_format(None, {"mask": "User", "conversations": []}), resolve_format(None, {"conversations": []})
+    ('nemo_chat', 'sharegpt')
+    >>> resolve_format("chat", {"messages": []}), resolve_format("chat", {"conversations": []})
+    ('openai', 'nemo_chat')
     """
-    if isinstance(record, dict) and prompt_template is None:
-        if "messages" in record:
-            return "openai"
-        if "conversations" in record:
-            return "chat" if "mask" in record else "sharegpt"
-    return "prompt-response"
+    fields = record if isinstance(record, dict) else {}
+    if wanted == "chat":
+        return "openai" if "messages" in fields else "nemo_chat"
+    if wanted is not None:
+        return wanted
+    if prompt_template is not None:
+        return "prompt_response"
+    if "conversations" in fields and "mask" in fields:
+        return "nemo_chat"
+    if any(pair[0] in fields and pair[1] in fields for pair in FIELD_PAIRS) and "context" not in fields:
+        return "prompt_response"
+    found = detect(fields)
+    return {None: "prompt_response", "llava": "sharegpt"}.get(found, found or "")

@@ -24,7 +24,7 @@ class ConversationEncoder:
         source_format: a name in `SOURCES`, such as ``"openai"`` or ``"sharegpt"``.
         template: renders the turns.
         limit: how long a sequence may be.
-        add_bos: begin with the tokenizer's bos token, if it has one.
+        add_bos: begin with the tokenizer's bos token, if it has one and the template does not write it.
 
     Raises:
         ConfigError: unknown format, or a tokenizer that is missing or slow.
@@ -46,8 +46,12 @@ class ConversationEncoder:
             template=template,
             tiling=make_tiling("single", TileSpec(tile_size_px=1, embeddings_per_tile=1)),  # never asked: no pictures
             limit=LengthLimit(seq_length=2**31 - 1),
-            add_bos=add_bos,
+            add_bos=add_bos and not template.renders_bos,
         )
+
+    def describe(self) -> str:
+        """All that the template decides, as one line: a part of the cache key."""
+        return self.encoder.template.describe()
 
     def encode(self, record: object) -> TextRow:
         """The row of one record; see `RecordEncoder`."""

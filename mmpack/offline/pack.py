@@ -16,7 +16,7 @@ import numpy as np
 from mmpack.convert.folder import partial_folder, take_place
 from mmpack.errors import ConfigError, Reason
 from mmpack.layout import Layout
-from mmpack.offline.config import PackConfig, guess_format
+from mmpack.offline.config import PackConfig, resolve_format
 from mmpack.offline.lines import file_hash, read_text_records
 from mmpack.offline.store import META_NAME, PackedStore, TokenPool, read_meta, write_store
 from mmpack.offline.tokenizing import Progress, TokenBlock, tokenize
@@ -76,9 +76,9 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
         SampleError: a bad record, with ``on_error="raise"``.
     """
     started = time.perf_counter()
-    record_format = config.record_format or _format_of(config)
+    record_format = _format_of(config)
     encoder = config.encoder(record_format, tokenizer)
-    key = config.key(record_format, file_hash(config.input_path), tokenizer_hash(tokenizer))
+    key = config.key(record_format, encoder, file_hash(config.input_path), tokenizer_hash(tokenizer))
     if (cached := _cached(config, key)) is not None:
         return cached
     total = _count_records(config.input_path)
@@ -130,11 +130,14 @@ def _write(folder: Path, pool: TokenPool, packs: list[list[int]], report: PackRe
 
 
 def _format_of(config: PackConfig) -> str:
+    """What was asked for, or what the first readable record looks like."""
+    if config.record_format not in (None, "chat"):
+        return str(config.record_format)
     with closing(_closable(read_text_records(config.input_path))) as records:
         for record in itertools.islice(records, 1000):
             if record.error is None and isinstance(record.data, dict) and record.data:
-                return guess_format(record.data, config.form.prompt_template)
-    return "prompt-response"
+                return resolve_format(config.record_format, record.data, config.form.prompt_template)
+    return resolve_format(config.record_format, None)
 
 
 def _closable(records: Iterator[Record]) -> Any:

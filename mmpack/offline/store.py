@@ -77,7 +77,7 @@ class PackedStore(Sequence[PackRow]):
             self._sequences = np.load(self.folder / "pack_sequences.npy", mmap_mode="r")
             self._starts = _mapped(self.folder / "sequence_starts.npy")
             self._records = _mapped(self.folder / "sequence_records.npy")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{self.folder}: the packed store is damaged ({error}); make it again") from None
         if len(self._offsets) != self.meta["num_packs"] + 1 or len(self._sequences) != len(self._offsets):
             raise DataError(f"{self.folder}: its files do not fit {META_NAME}; make it again")
@@ -124,7 +124,7 @@ class PackedStore(Sequence[PackRow]):
                     _mapped(self.folder / f"tokens-{shard:05d}.npy"),
                     _mapped(self.folder / f"targets-{shard:05d}.npy"),
                 )
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, EOFError) as error:
                 raise DataError(f"{self.folder}: shard {shard} cannot be read ({error}); make it again") from None
             self._maps[shard] = pair
         return self._maps[shard]
@@ -146,7 +146,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """What ``meta.json`` says. Raises ConfigError if the folder is no packed store."""
     try:
         meta = json.loads((folder / META_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{folder} is no packed store: {META_NAME}: {what}; make one with `mmpack pack`") from None
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
