@@ -7,9 +7,9 @@ A typed sample is encoded by its class (`mmpack.energon.kinds`). The parts of a 
   alone a text to be learned.
 
 Its format is what the subflavor ``format`` names, else what its fields say (`mmpack.sources.detect`). Its picture
-names are parts of the sample, without regard to case. A record that names one picture means a plain part (``jpg``, not
-``first.jpg``) too, if that is the only picture; a record that names none means all of them, in the order of their
-parts' names (numbers by value), where there are as many as it has places.
+names are parts of the sample, or whole tar members, without regard to case. A record that names one picture means a
+plain part (``jpg``, not ``first.jpg``) too, if that is the only picture; a record that names none means all of them,
+in the order of their parts' names (numbers by value), where there are as many as it has places.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def to_conversation(sample: Any) -> Conversation:
     record = cooked if cooked is not None else _record(parts)
     names = picture_parts(parts)
     parsed = _parse(record, names, subflavors.get("format"))
-    pictures = tuple(_picture(parts, name, parsed.image_names) for name in parsed.image_names)
+    pictures = tuple(_picture(parts, name, parsed.image_names, sample.__key__) for name in parsed.image_names)
     return Conversation(key=sample.__key__, turns=parsed.turns, pictures=pictures, source=source_of(sample))
 
 
@@ -178,12 +178,14 @@ def _first_that_fits(parse: RecordParser, record: object, with_all: object) -> P
         raise
 
 
-def _picture(parts: Mapping[str, Any], name: str, all_names: Sequence[str]) -> Picture:
+def _picture(parts: Mapping[str, Any], name: str, all_names: Sequence[str], key: str) -> Picture:
     """The picture that the record calls `name`: that part, or a plain part if there is one picture and one name."""
     inline = inline_picture(name)
     if inline is not None:
         return Picture(name=short_name(name), data=inline)
     part = name.lower()
+    if part not in parts:  # the whole name of a tar member, KEY.PART
+        part = part.rpartition("/")[2].removeprefix(f"{key.rpartition('/')[2].lower()}.")
     if part not in parts and len(all_names) == 1:
         only = picture_parts(parts)
         if len(only) == 1 and "." not in only[0]:

@@ -58,8 +58,8 @@ def field_of(record: Mapping[str, Any], *names: str, where: str = "") -> tuple[s
         if record.get(name) is not None:
             return name, record[name]
     prefix = f"{where} has" if where else "the record has"
-    if any(name in record for name in names):
-        raise SampleError(Reason.WRONG_TYPE, f"{prefix} null as {' and '.join(map(repr, names))}")
+    if there := [repr(name) for name in names if name in record]:
+        raise SampleError(Reason.WRONG_TYPE, f"{prefix} null as {' and '.join(there)}")
     raise SampleError(Reason.MISSING_FIELD, f"{prefix} no {' or '.join(map(repr, names))}")
 
 

@@ -95,6 +95,11 @@ def test_pictures_are_parts_by_name() -> None:
     assert reason_of(raw(jpg=b"1", first__jpg=b"2", json=lost)) is Reason.IMAGE_MISSING
 
 
+def test_pictures_are_members_by_their_whole_name() -> None:
+    record = as_json(image=["sub/K.1.jpg", "k.0.jpg"], conversations=asked("<image><image>"))
+    assert pictures(raw(json=record, **{"0.jpg": b"0", "1.jpg": b"1"})) == [b"1", b"0"]
+
+
 def test_one_name_means_the_only_plain_picture() -> None:
     record = as_json(image="coco/1.jpg", conversations=asked("<image>"))
     assert pictures(raw(png=b"1", json=record)) == [b"1"]
