@@ -87,7 +87,7 @@ class SampleEncoder:
         self.tiling = tiling
         self.limit = limit
         bos = getattr(tokenizer, "bos_token_id", None)
-        self.bos_token_ids = [int(bos)] if add_bos and bos is not None else []
+        self.bos_token_ids = [int(bos)] if add_bos and bos is not None and not template.renders_bos else []
         self._control_ids: dict[str, int] = {}
         # A copy of our own, since the switch would change the caller's tokenizer under other threads.
         self._literal = copy.deepcopy(tokenizer.backend_tokenizer)

@@ -113,3 +113,34 @@ class Offsets:
 def _differences(offsets: Sequence[int]) -> NDArray[np.int64]:
     whole = np.array(offsets, dtype=np.int64)
     return whole[1:] - whole[:-1]
+
+
+def mrope_positions(is_picture_n: NDArray[np.bool_], grids: Sequence[tuple[int, int]], room: int) -> NDArray[np.int64]:
+    """(3, room) positions in time, height and width of one sample, as Qwen2-VL's M-RoPE counts them.
+
+    Text runs on along all three. A picture of (rows, columns) embeddings stands at one time, its rows and columns
+    counted from there, and the text goes on behind the largest position so far. Padding behind the sample runs on too.
+    Source: Wang et al., "Qwen2-VL", arXiv:2409.12191, section 2.1.
+
+    Args:
+        is_picture_n: (n,) whether a token is a picture's placeholder, one each.
+        grids: rows, columns of embeddings of every picture, in order.
+        room: positions in all.
+
+    >>> mrope_positions(np.array([False, True, False]), [(1, 2)], 5).tolist()
+    [[0, 1, 1, 3, 4], [0, 1, 1, 3, 4], [0, 1, 2, 3, 4]]
+    """
+    positions = np.empty((3, room), dtype=np.int64)
+    filled, following, done = 0, 0, 0  # positions written, next position's number, tokens read
+    for token, (rows, columns) in zip(np.flatnonzero(is_picture_n).tolist(), grids, strict=True):
+        num_text = token - done
+        positions[:, filled : filled + num_text] = following + np.arange(num_text)
+        filled, following = filled + num_text, following + num_text
+        size = rows * columns
+        at = slice(filled, filled + size)
+        positions[0, at] = following
+        positions[1, at] = following + np.repeat(np.arange(rows), columns)
+        positions[2, at] = following + np.tile(np.arange(columns), rows)
+        filled, following, done = filled + size, following + max(rows, columns), token + 1
+    positions[:, filled:] = following + np.arange(room - filled)
+    return positions

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpack.errors import SampleError
+from mmpack.errors import Reason, SampleError
 
 IMAGE_MARK = "<image>"  # the word that stands for a picture in the text of a LLaVA-style record
 IMAGE_TOKEN_INDEX = -200  # token id of a picture's placeholder (LLaVA's and NeMo's; no tokenizer uses negative ids)
 IGNORE_INDEX = -100  # label of a position that teaches nothing (what torch's cross entropy ignores by default)
+
+
+# How a family of vision towers takes pictures: tiles (LLaVA, InternVL), anyres (LLaVA-NeXT), patches (Qwen2-VL)
+PixelKind = Literal["tiles", "anyres", "patches"]
 
 
 class Role(StrEnum):
@@ -118,6 +123,8 @@ class EncodedSample:
     trained_n: NDArray[np.bool_]  # (n,)
     pictures: tuple[PlannedPicture, ...]
     num_tokens: int
+    changed: Reason | None = None  # why it is not the whole sample, if it was cut or its pictures got fewer tiles
+    own_pack: bool = False  # longer than a pack may be: it gets one of its own
 
     @property
     def num_tiles(self) -> int:

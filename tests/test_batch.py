@@ -58,7 +58,7 @@ def first_label(batch: PackedBatch) -> int:
         ("loss_weight", 0, 1.0, "must be 0"),
         ("tiles_per_image", 0, 2, "tiles announced"),
         ("images_per_sample", 0, 2, "images_per_sample"),
-        ("tokens", 0, IMAGE_TOKEN_INDEX, "do not divide"),
+        ("tokens", 0, IMAGE_TOKEN_INDEX, "image positions"),
     ],
 )
 def test_check_names_a_changed_field(field: str, index: int, value: Any, message: str) -> None:

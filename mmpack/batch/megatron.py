@@ -84,7 +84,7 @@ def to_megatron(batch: PackedBatch, *, image_token_layout: str = "expanded") -> 
     """
     if image_token_layout not in LAYOUTS:
         raise ConfigError(f"image_token_layout={image_token_layout!r}; {nearest(image_token_layout, LAYOUTS)}")
-    rows = [batch.tokens, batch.labels, batch.loss_weight, batch.position_ids]
+    rows = [batch.tokens, batch.labels, batch.loss_weight, batch.text_position_ids]
     if image_token_layout == "compact":
         kept = _compact_positions(batch)
         rows = [row[:, kept] for row in rows]
@@ -105,9 +105,6 @@ def _compact_positions(batch: PackedBatch) -> Tensor:
     """Text positions and the last position of every picture, whose label is the first token after it."""
     is_image = batch.tokens[0] == IMAGE_TOKEN_INDEX
     keep = ~is_image
-    num_tiles = int(batch.tiles_per_image.sum())
-    if num_tiles:
-        per_tile = int(is_image.sum()) // num_tiles
-        ends = torch.cumsum(batch.tiles_per_image.long() * per_tile, dim=0) - 1  # among the image positions
-        keep[torch.nonzero(is_image).flatten()[ends]] = True
+    ends = torch.cumsum(batch.tokens_per_image.long(), dim=0) - 1  # among the image positions
+    keep[torch.nonzero(is_image).flatten()[ends]] = True
     return torch.nonzero(keep).flatten()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,24 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX
+from mmpack.batch.labels import check_labels
+from mmpack.batch.moving import moved
+from mmpack.batch.pictures import PixelNorm, check_pictures
+from mmpack.sample import IGNORE_INDEX, PixelKind
 
 if TYPE_CHECKING:
     from mmpack.batch.megatron import MegatronBatch
-
-
-@dataclass(frozen=True, slots=True)
-class PixelNorm:
-    """How uint8 pixels become the floats a vision tower wants: ``(pixel / 255 - mean) / std`` per channel."""
-
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-
-    def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """`pixels` (N, 3, H, W) uint8 -> the same shape in `dtype`, on the same device."""
-        mean = torch.tensor(self.mean, dtype=torch.float32, device=pixels.device).view(1, 3, 1, 1)
-        std = torch.tensor(self.std, dtype=torch.float32, device=pixels.device).view(1, 3, 1, 1)
-        return ((pixels.to(torch.float32) / 255.0 - mean) / std).to(dtype)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -42,14 +30,18 @@ class PackedBatch:
     tokens: Tensor  # (1, T) int64, IMAGE_TOKEN_INDEX at every image embedding
     labels: Tensor  # (1, T) int64, already shifted: labels[t] is the token after t, or IGNORE_INDEX
     loss_weight: Tensor  # (1, T) float32, 0 where labels is IGNORE_INDEX
-    position_ids: Tensor  # (1, T) int64, restarting at 0 in every segment
+    position_ids: Tensor  # (1, T) int64, restarting at 0 in every segment; (4, 1, T) for M-RoPE: these, then t, h, w
     cu_seqlens: Tensor  # (S + 1,) int32, offsets of the segments' real tokens if they stood without padding
     cu_seqlens_padded: Tensor  # (S + 1,) int32, offsets in the row; the last one is T
     max_seqlen: int  # longest padded segment
     padding_mask: Tensor  # (1, T) bool, True where a position holds no real token
-    pixels: Tensor  # (N, 3, H, W) uint8
+    pixels: Tensor  # (N, 3, H, W) uint8: tiles, or the patches of `pixel_kind` "patches"
     pixel_norm: PixelNorm
+    pixel_kind: PixelKind = "tiles"  # which family of vision towers the pixels are for
     tiles_per_image: Tensor  # (number of images,) int32
+    tokens_per_image: Tensor  # (number of images,) int32: embeddings that the model will put in
+    image_sizes: Tensor  # (number of images, 2) int32: upright height, width, as the model must see them
+    image_grids: Tensor  # (number of images, 2) int32: rows, columns of tiles or patches, overview tile not counted
     images_per_sample: Tensor  # (number of samples,) int32
     sample_keys: tuple[str, ...]
     sources: tuple[str, ...]  # dataset of each sample
@@ -64,28 +56,33 @@ class PackedBatch:
         return int(self.tokens.shape[1])
 
     @property
+    def text_position_ids(self) -> Tensor:
+        """(1, T) positions that restart in every segment: `position_ids`, or their first row for M-RoPE."""
+        return self.position_ids[0] if self.position_ids.ndim == 3 else self.position_ids
+
+    @property
+    def sum_len_squared(self) -> int:
+        """Sum of the squared lengths of the segments: what attention costs, up to a factor."""
+        return int((self.cu_seqlens_padded.diff().double() ** 2).sum())
+
+    @property
     def num_real_tokens(self) -> int:
         """Positions that hold a sample's text or image embeddings (no padding)."""
         return self.num_tokens - int(self.padding_mask.sum())
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedBatch:
         """The same batch with every tensor on `device`."""
-        moved: dict[str, Any] = {
-            f.name: value.to(device, non_blocking=non_blocking)
-            for f in dataclasses.fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor)
-        }
-        return dataclasses.replace(self, **moved)
+        return moved(self, device, non_blocking=non_blocking)
 
     def check(self) -> PackedBatch:
         """Raises AssertionError, naming the field, if the batch breaks one of its own promises; else itself."""
         row = (1, self.num_tokens)
-        for name in ("tokens", "labels", "loss_weight", "position_ids", "padding_mask"):
+        for name in ("tokens", "labels", "loss_weight", "text_position_ids", "padding_mask"):
             shape = tuple(getattr(self, name).shape)
             assert shape == row, f"{name} has shape {shape}, expected {row}"
         self._check_segments()
         self._check_labels()
-        self._check_images()
+        check_pictures(self)
         return self
 
     def _check_segments(self) -> None:
@@ -109,39 +106,23 @@ class PackedBatch:
             )
         assert self.max_seqlen == max(room), f"max_seqlen is {self.max_seqlen}, longest segment {max(room)}"
         expected = torch.cat([torch.arange(r) for r in room]).unsqueeze(0)
-        assert torch.equal(self.position_ids.cpu(), expected), "position_ids must restart at 0 in every segment"
+        assert torch.equal(self.text_position_ids.cpu(), expected), "position_ids must restart at 0 in every segment"
 
     def _check_labels(self) -> None:
-        labels, tokens = self.labels[0].cpu(), self.tokens[0].cpu()
-        weight, pad = self.loss_weight[0].cpu(), self.padding_mask[0].cpu()
-        trained = labels != IGNORE_INDEX
-        assert not bool(trained[pad].any()), "a padding position has a label"
-        assert bool((weight[~trained] == 0).all()), "loss_weight must be 0 where labels are ignored"
-        assert bool((weight[trained] > 0).all()), "loss_weight must be positive where there is a label"
-        assert int(trained.sum()) == self.num_loss_tokens, "num_loss_tokens does not count the labels"
+        check_labels(self)
+        trained = self.labels[0].cpu() != IGNORE_INDEX
         ends = self.cu_seqlens_padded[1:].cpu().long() - 1
         assert not bool(trained[ends].any()), "the last position of a segment predicts another segment's token"
-        follow = torch.nonzero(trained).flatten()
-        assert torch.equal(labels[follow], tokens[follow + 1]), "a label is not the next token"
-        assert not bool((labels[follow] < 0).any()), "an image placeholder is a label"
 
-    def _check_images(self) -> None:
-        assert self.pixels.dtype == torch.uint8, f"pixels are {self.pixels.dtype}, expected uint8"
-        assert self.pixels.ndim == 4, f"pixels have shape {tuple(self.pixels.shape)}, expected (N, 3, H, W)"
-        num_tiles, num_images = int(self.tiles_per_image.sum()), int(self.images_per_sample.sum())
-        assert num_tiles == self.pixels.shape[0], f"{num_tiles} tiles announced, {self.pixels.shape[0]} given"
-        assert num_images == len(self.tiles_per_image), "images_per_sample does not add up to tiles_per_image"
-        assert len(self.images_per_sample) == len(self.sample_keys) == len(self.sources), "one entry per sample"
-        placeholders = int((self.tokens == IMAGE_TOKEN_INDEX).sum())
-        assert (placeholders == 0) == (num_tiles == 0), f"{placeholders} image positions for {num_tiles} tiles"
-        if num_tiles:
-            assert placeholders % num_tiles == 0, f"{placeholders} image positions do not divide into {num_tiles} tiles"
+    def to_megatron(self, *, image_token_layout: str = "expanded") -> MegatronBatch:
+        """The batch under NeMo's and Megatron's key names; see `mmpack.batch.megatron`.
 
-    def to_megatron(self) -> MegatronBatch:
-        """The batch under NeMo's and Megatron's key names; see `mmpack.batch.megatron`."""
+        Args:
+            image_token_layout: ``expanded``, or ``compact`` for models that expand the placeholder themselves.
+        """
         from mmpack.batch.megatron import to_megatron
 
-        return to_megatron(self)
+        return to_megatron(self, image_token_layout=image_token_layout)
 
     def to_transformers(
         self, *, image_token_id: int, mask: str = "varlen", dtype: torch.dtype = torch.float32

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from mmpack.batch.packed import PackedBatch
+from mmpack.batch.padded import PaddedBatch
+from mmpack.batch.pictures import tower_inputs
 from mmpack.errors import ConfigError, nearest
 from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX
 
@@ -20,7 +22,7 @@ MASKS = ("varlen", "block_diagonal")
 
 
 def to_transformers(
-    batch: PackedBatch, *, image_token_id: int, mask: str = "varlen", dtype: torch.dtype = torch.float32
+    batch: PackedBatch | PaddedBatch, *, image_token_id: int, mask: str = "varlen", dtype: torch.dtype = torch.float32
 ) -> dict[str, Any]:
     """Everything that ``model(**kwargs)`` needs to compute transformers' own loss on the pack.
 
@@ -51,18 +53,25 @@ def to_transformers(
 
 
 def model_inputs(
-    batch: PackedBatch, *, image_token_id: int | None, mask: str = "varlen", dtype: torch.dtype = torch.float32
+    batch: PackedBatch | PaddedBatch,
+    *,
+    image_token_id: int | None,
+    mask: str = "varlen",
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """The arguments of a forward pass without loss.
 
-    * ``input_ids`` (1, T): placeholders mapped to `image_token_id`; ``position_ids`` (1, T); ``use_cache`` False;
+    Of a padded batch: ``input_ids``, ``position_ids`` and ``attention_mask``, all (B, T). Of a packed one:
+
+    * ``input_ids`` (1, T): placeholders mapped to `image_token_id`; ``position_ids`` (1, T), or (4, 1, T) with M-RoPE;
+      ``use_cache`` False;
     * with ``mask="varlen"``: ``attention_mask`` None, and ``cu_seq_lens_q``, ``cu_seq_lens_k`` (S + 1,) int32,
       ``max_length_q``, ``max_length_k`` int, which describe the row (padding included). For attention
       implementations that know packs: mmpack's own, flash_attention_2, and also sdpa and eager, which read the
       position ids;
     * with ``mask="block_diagonal"``: ``attention_mask`` (1, 1, T, T) of `dtype`, added to the attention scores: causal
       within each segment. For sdpa and eager (which would misread a bool mask) in models that know nothing of packs;
-    * ``pixel_values`` (N, 3, H, W) normalised floats of `dtype`, absent when the pack has no pictures.
+    * ``pixel_values`` and what else the family takes, see `mmpack.batch.pictures.tower_inputs`; none without pictures.
 
     Args:
         image_token_id: the model's id for an image embedding; None for a model without pictures.
@@ -79,6 +88,10 @@ def model_inputs(
         "attention_mask": None,
         "use_cache": False,  # with a cache, transformers does not look for packs
     }
+    inputs |= tower_inputs(batch, batch.pixel_norm, dtype)
+    if isinstance(batch, PaddedBatch):
+        inputs["attention_mask"] = (~batch.padding_mask).long()
+        return inputs
     if mask == "varlen":
         inputs |= {
             "cu_seq_lens_q": batch.cu_seqlens_padded,
@@ -88,13 +101,11 @@ def model_inputs(
         }
     else:
         inputs["attention_mask"] = additive(block_diagonal_mask(batch.cu_seqlens_padded), dtype)
-    if batch.pixels.shape[0]:
-        inputs["pixel_values"] = batch.pixel_norm(batch.pixels, dtype)
     refuse_traps(inputs)
     return inputs
 
 
-def _map_placeholders(batch: PackedBatch, image_token_id: int | None) -> Tensor:
+def _map_placeholders(batch: PackedBatch | PaddedBatch, image_token_id: int | None) -> Tensor:
     is_image = batch.tokens == IMAGE_TOKEN_INDEX
     if image_token_id is None:
         if bool(is_image.any()):

@@ -25,9 +25,9 @@ def plan(
     encoder = module.task_encoder
     assert encoder.packed_sequence_size is not None
     settings = PackingPlan(
-        capacity=factory.stream.capacity,
+        capacity=encoder.layout.capacity(encoder.packed_sequence_size),
         packed_sequence_size=encoder.packed_sequence_size,
-        packing_buffer_size=factory.stream.packing_buffer_size,
+        packing_buffer_size=module.packing_buffer_size,
         align_window=factory.stream.align_window,
         tile_bytes=3 * encoder.build_tiling().spec.tile_size_px ** 2,
         repeat=factory.source.repeat,

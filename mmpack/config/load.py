@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from mmpack.batch import PackedBatch
 from mmpack.config.document import Document, read_document
 from mmpack.config.errors import at, explain
 from mmpack.config.sections import DataSection, ModelSection, Section, Sections
@@ -234,7 +235,7 @@ def load(
     rank: int | None = None,
     world_size: int | None = None,
     **data: Any,
-) -> PackLoader:
+) -> PackLoader[PackedBatch]:
     """The packs that a config describes.
 
     Args:

@@ -39,7 +39,7 @@ class DataSection(Section):
     template: str = "v1"
     system: str | None = None
     stop_string: str | None = None
-    tiling: str = "single"
+    tiling: str | None = None
     tiling_options: dict[str, Any] = Field(default_factory=dict)
     seq_length: int
     packed_sequence_size: int

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mmpack.batch import PackedBatch
 from mmpack.datamodules.factory import EnergonStreamFactory
 from mmpack.datamodules.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
 from mmpack.energon.reader import SourceConfig
-from mmpack.energon.stream import StreamConfig
 from mmpack.errors import ConfigError
 from mmpack.loader import PackLoader
+from mmpack.stream import StreamConfig
 
 
 class EnergonMultiModalDataModule:
@@ -139,7 +140,7 @@ class EnergonMultiModalDataModule:
             world_size=self.world_size,
         )
 
-    def _loader(self, *, split: str, training: bool) -> PackLoader:
+    def _loader(self, *, split: str, training: bool) -> PackLoader[PackedBatch]:
         factory = self.factory(split, training=training)
         workers = self.num_workers if training else min(self.num_val_workers, factory.num_streams // self.world_size)
         return PackLoader(
@@ -151,15 +152,15 @@ class EnergonMultiModalDataModule:
             restart=not training,
         )
 
-    def train_dataloader(self) -> PackLoader:
+    def train_dataloader(self) -> PackLoader[PackedBatch]:
         """Packs of the split ``train``."""
         return self._train
 
-    def val_dataloader(self) -> PackLoader:
+    def val_dataloader(self) -> PackLoader[PackedBatch]:
         """Packs of the split ``val``: every sample once, the same every time."""
         return self._loader(split="val", training=False)
 
-    def test_dataloader(self) -> PackLoader:
+    def test_dataloader(self) -> PackLoader[PackedBatch]:
         """Packs of the split ``test``: every sample once, the same every time."""
         return self._loader(split="test", training=False)
 

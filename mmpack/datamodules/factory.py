@@ -9,11 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import mmpack.energon.stream as streams
+from mmpack.batch import PackedBatch
 from mmpack.collate import Collator
 from mmpack.encode import SampleEncoder
 from mmpack.energon.reader import META_FOLDER, Source, SourceConfig
+from mmpack.energon.source import OpenEnergon
 from mmpack.errors import ConfigError
+from mmpack.stream import PackStream, StreamConfig
 
 DEFAULT_NUM_STREAMS = 12  # divides among 1, 2, 3, 4, 6 and 12 ranks
 
@@ -23,7 +25,7 @@ class EnergonStreamFactory:
     """A `mmpack.loader.StreamFactory` over one split of an Energon dataset."""
 
     source: SourceConfig
-    stream: streams.StreamConfig
+    stream: StreamConfig
     encoder: SampleEncoder
     collator: Collator
     num_streams: int
@@ -36,7 +38,7 @@ class EnergonStreamFactory:
         cls,
         *,
         source: SourceConfig,
-        stream: streams.StreamConfig,
+        stream: StreamConfig,
         encoder: SampleEncoder,
         collator: Collator,
         num_streams: int | None,
@@ -65,12 +67,17 @@ class EnergonStreamFactory:
             num_streams=num_streams,
             settings=_settings(source, stream, encoder, collator),
             versions={name: metadata.version(name) for name in ("mmpack", "megatron-energon")},
-            max_batch_bytes=_max_batch_bytes(stream.capacity, collator),
+            max_batch_bytes=max_batch_bytes(stream.capacity or 0, collator),
         )
 
-    def __call__(self, stream: int) -> streams.PackStream:
-        return streams.PackStream(
-            self.stream, self.source, self.encoder, self.collator, stream=stream, num_streams=self.num_streams
+    def __call__(self, stream: int) -> PackStream[PackedBatch]:
+        return PackStream(
+            self.stream,
+            OpenEnergon(self.source),
+            self.encoder,
+            self.collator,
+            stream=stream,
+            num_streams=self.num_streams,
         )
 
 
@@ -87,26 +94,31 @@ def default_num_streams(num_samples: int) -> int:
     return max(n for n in (1, 2, 4) if n <= max(num_samples, 1))
 
 
-def _max_batch_bytes(capacity: int, collator: Collator) -> int:
-    """Most bytes that the tensors of a pack take: 29 a position, and tiles for as many as can fit."""
-    spec = collator.tiling.spec
+def max_batch_bytes(capacity: int, collator: Collator) -> int:
+    """Most bytes that the tensors of a pack usually take: 29 a position, and tiles for as many as can fit.
+
+    A pack that takes more travels all the same, on a slower way.
+    """
+    tiling = collator.tiling
     row = max(capacity, collator.layout.fixed_total or 0) + collator.layout.total_multiple
-    max_tiles = capacity // spec.embeddings_per_tile
-    offsets = 2 * 4 * (capacity + 2) + 2 * 4 * capacity
-    return row * 29 + offsets + max_tiles * 3 * spec.tile_size_px**2 + 64 * 16
+    position_bytes, max_tiles = 29, capacity // tiling.spec.embeddings_per_tile
+    if tiling.kind == "anyres":
+        max_tiles *= 2  # the padding of its tiles costs pixels and no positions
+    elif tiling.kind == "patches":
+        max_tiles = capacity * getattr(tiling, "merge_size", 1) ** 2
+        position_bytes += 3 * 8  # three more rows of positions
+    offsets = 2 * 4 * (capacity + 2) + 6 * 4 * capacity
+    return row * position_bytes + offsets + max_tiles * 3 * tiling.spec.tile_size_px**2 + 64 * 16
 
 
-def _settings(
-    source: SourceConfig, stream: streams.StreamConfig, encoder: SampleEncoder, collator: Collator
-) -> dict[str, Any]:
+def _settings(source: SourceConfig, stream: StreamConfig, encoder: SampleEncoder, collator: Collator) -> dict[str, Any]:
     """All that shapes the packs, as plain values; big things by their hash."""
     described: dict[str, Any] = {f"stream.{name}": value for name, value in asdict(stream).items()}
     described |= {f"data.{name}": value for name, value in asdict(source).items() if name != "path"}
     described["data.index"] = dataset_id(source.path)
     described["tokenizer"] = _digest(encoder.tokenizer.backend_tokenizer.to_str().encode())
     described["tokenizer.bos"] = list(encoder.bos_token_ids)
-    template = encoder.template
-    described["template"] = _digest(repr((type(template).__qualname__, sorted(vars(template).items()))).encode())
+    described["template"] = _digest(encoder.template.describe().encode())
     described["tiling"] = repr(collator.tiling)
     described |= {f"limit.{name}": value for name, value in asdict(encoder.limit).items() if name != "setting"}
     described |= {f"layout.{name}": value for name, value in asdict(collator.layout).items()}

@@ -12,8 +12,9 @@ from mmpack.errors import ConfigError
 from mmpack.layout import Layout, round_up
 from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
 from mmpack.sample import IGNORE_INDEX, IMAGE_MARK, IMAGE_TOKEN_INDEX
-from mmpack.templates import TEMPLATES, Template
-from mmpack.tiling import TileSpec, TilingPolicy, make_tiling
+from mmpack.templates import Template, make_template
+from mmpack.tiling import TileSpec, TilingPolicy, make_tiling, tiling_from_processor
+from mmpack.tiling.processor import policy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class LLaVATemplateConfig:
         system: prompt for conversations without a system turn; None for the template's own, ``""`` for none.
         roles: NeMo's names of the two speakers; only the usual ones.
         stop_string: the token that ends an answer; None for the template's own.
-        chat_template: a name of `mmpack.templates.TEMPLATES`.
+        chat_template: a name of `mmpack.templates.TEMPLATES`, or "hf" for the tokenizer's own chat template.
     """
 
     system: str | None = None
@@ -52,9 +53,9 @@ class LLaVATemplateConfig:
         if tuple(self.roles) != ("user", "assistant"):
             raise ConfigError(f"roles={list(self.roles)}; templates name the speakers themselves: leave roles out")
 
-    def build(self) -> Template:
-        """The template. Raises ConfigError if there is none of that name."""
-        return TEMPLATES.get(self.chat_template)(system=self.system, stop_string=self.stop_string)
+    def build(self, tokenizer: Any = None) -> Template:
+        """The template for `tokenizer`. Raises ConfigError if there is none of that name."""
+        return make_template(self.chat_template, tokenizer=tokenizer, system=self.system, stop_string=self.stop_string)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class MultiModalTaskEncoder:
         packed_sequence: pack samples into rows of `packed_sequence_size`. Only True is supported.
         packed_sequence_size: positions of a row.
         num_image_embeddings_per_tile: what the vision tower gives for one tile.
-        tiling: a name of `mmpack.tiling.TILINGS`; `tiling_options` are that policy's own.
+        tiling: a name of `mmpack.tiling.TILINGS`; None for what the image processor does (anyres for LLaVA-NeXT's,
+            native for Qwen2-VL's, else one padded tile). `tiling_options` are that policy's own.
         oversize: what becomes of a sample longer than a row: "raise" or "drop"; None means "raise", and that
             `packed_sequence_size` must not be below the module's `seq_length`.
         loss_weight: "token", "sample" or "sqrt".
@@ -100,7 +102,7 @@ class MultiModalTaskEncoder:
     packed_sequence: bool = True
     packed_sequence_size: int | None = None
     num_image_embeddings_per_tile: int = 576
-    tiling: str = "single"
+    tiling: str | None = None
     tiling_options: Mapping[str, Any] = field(default_factory=dict)
     oversize: str | None = None
     loss_weight: str = "token"
@@ -128,7 +130,7 @@ class MultiModalTaskEncoder:
         self._check_row(self.packed_sequence_size)
         self._check_vision_tower()
         self.build_tiling()
-        self.multimodal_sample_config.conversation_template_config.build()
+        self.multimodal_sample_config.conversation_template_config.build(self.tokenizer)
 
     def _check_row(self, size: int) -> None:
         layout = self.layout
@@ -152,11 +154,21 @@ class MultiModalTaskEncoder:
         config = self.vision_config
         if config is None:
             return
+        tiling = self.build_tiling()
+        if tiling.kind == "patches":
+            merge = getattr(config, "spatial_merge_size", None)
+            ours, wanted = (tiling.spec.tile_size_px, getattr(tiling, "merge_size", None)), (config.patch_size, merge)
+            if ours != wanted:
+                raise ConfigError(
+                    f"the image processor makes patches of {ours[0]} px, {ours[1]} a side merged; the tower wants "
+                    f"{wanted[0]} and {wanted[1]}; use the tower's own image processor"
+                )
+            return
         full = self.vision_feature_select_strategy == "full"
         keeps_class_token = full and "siglip" not in str(getattr(config, "model_type", ""))  # only CLIP has one
         from_tower = embeddings_per_tile(config.image_size, config.patch_size, keeps_class_token=keeps_class_token)
         check_embeddings_per_tile(from_tower, self.num_image_embeddings_per_tile)
-        size = self.build_tiling().spec.tile_size_px
+        size = tiling.spec.tile_size_px
         if size != config.image_size:
             raise ConfigError(
                 f"the image processor makes tiles of {size} px, the vision tower wants {config.image_size}; "
@@ -165,15 +177,17 @@ class MultiModalTaskEncoder:
 
     def build_tiling(self) -> TilingPolicy:
         """The tiling policy, with the image processor's numbers."""
-        spec = self.image_processor
-        if not isinstance(spec, TileSpec):
-            spec = TileSpec.from_processor(spec, embeddings_per_tile=self.num_image_embeddings_per_tile)
-        elif spec.embeddings_per_tile != self.num_image_embeddings_per_tile:
+        processor, embeddings = self.image_processor, self.num_image_embeddings_per_tile
+        if not isinstance(processor, TileSpec):
+            name = self.tiling or policy_of(processor)
+            return tiling_from_processor(processor, embeddings_per_tile=embeddings, name=name, **self.tiling_options)
+        name = self.tiling or "single"
+        if name != "native" and processor.embeddings_per_tile != embeddings:
             raise ConfigError(
-                f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}, but the TileSpec says "
-                f"{spec.embeddings_per_tile}; make them equal"
+                f"num_image_embeddings_per_tile={embeddings}, but the TileSpec says "
+                f"{processor.embeddings_per_tile}; make them equal"
             )
-        return make_tiling(self.tiling, spec, **self.tiling_options)
+        return make_tiling(name, processor, **self.tiling_options)
 
     def build_encoder(self, seq_length: int) -> SampleEncoder:
         """The encoder for samples of at most `seq_length` tokens, or one pack if that is less.
@@ -192,7 +206,7 @@ class MultiModalTaskEncoder:
         by_pack = capacity < seq_length
         return SampleEncoder(
             tokenizer=self.tokenizer,
-            template=self.multimodal_sample_config.conversation_template_config.build(),
+            template=self.multimodal_sample_config.conversation_template_config.build(self.tokenizer),
             tiling=self.build_tiling(),
             limit=LengthLimit(
                 seq_length=min(seq_length, capacity),

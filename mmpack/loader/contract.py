@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from mmpack.batch import PackedBatch
+from mmpack.batch import B_co
 
 
-class Stream(Protocol):
-    """One logical stream of packs; see `mmpack.energon.stream.PackStream`."""
+class Stream(Protocol[B_co]):
+    """One logical stream of packs; see `mmpack.stream.PackStream`."""
 
     def begin(self, epoch: int) -> None: ...
-    def __iter__(self) -> Iterator[PackedBatch]: ...
+    def __iter__(self) -> Iterator[B_co]: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
-class StreamFactory(Protocol):
+class StreamFactory(Protocol[B_co]):
     """Opens streams; called in the process that will read them."""
 
     @property
@@ -28,4 +28,4 @@ class StreamFactory(Protocol):
     def versions(self) -> Mapping[str, str]: ...
     @property
     def max_batch_bytes(self) -> int: ...  # what the tensors of one pack can take, for the transfer
-    def __call__(self, stream: int) -> Stream: ...
+    def __call__(self, stream: int) -> Stream[B_co]: ...

@@ -11,17 +11,17 @@ lost with a worker that dies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Generic
 
 from mmpack import state as states
-from mmpack.batch import PackedBatch
+from mmpack.batch import B
 from mmpack.errors import ConfigError, StateError
 from mmpack.loader.contract import StreamFactory
 from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
 from mmpack.stats import DropLedger
 
 
-class PackLoader:
+class PackLoader(Generic[B]):
     """Iterates over the packs of one rank.
 
     ``iter()`` goes on where the last iteration stopped, to the end of the epoch; the next ``iter()`` after the end
@@ -40,7 +40,7 @@ class PackLoader:
 
     def __init__(
         self,
-        factory: StreamFactory,
+        factory: StreamFactory[B],
         *,
         rank: int = 0,
         world_size: int = 1,
@@ -81,7 +81,7 @@ class PackLoader:
         turns = range(self.num_streams // self.world_size)
         return [(self._base + t * self.world_size + self.rank) % self.num_streams for t in turns]
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[B]:
         self._iteration += 1
         if self.restart:
             self._reset()
@@ -91,7 +91,7 @@ class PackLoader:
         finally:
             feed.close()
 
-    def _open_feed(self) -> Feed:
+    def _open_feed(self) -> Feed[B]:
         turn = self._steps % (self.num_streams // self.world_size)
         own = self._own_streams()
         order = own[turn:] + own[:turn]
@@ -100,7 +100,7 @@ class PackLoader:
             return InProcessFeed(self.factory, plan, self.epoch)
         return WorkerFeed(self.factory, plan, self.epoch, num_workers=self.num_workers, prefetch=self.prefetch)
 
-    def _consume(self, feed: Feed) -> Iterator[PackedBatch]:
+    def _consume(self, feed: Feed[B]) -> Iterator[B]:
         own = self._own_streams()
         ended: set[int] = set()
         iteration = self._iteration

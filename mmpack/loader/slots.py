@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpack.batch import PackedBatch
+from mmpack.batch import Batch
 
 _ALIGN = 64  # bytes: a cache line
 
@@ -23,9 +23,11 @@ _ALIGN = 64  # bytes: a cache line
 class Header:
     """Everything of a pack that is not in its slot.
 
-    `slot` is None if the tensors travel in `fields` themselves; else `tensors` says where each one lies.
+    `kind` is the class of the batch. `slot` is None if the tensors travel in `fields` themselves; else `tensors` says
+    where each one lies.
     """
 
+    kind: type[Batch]
     slot: int | None
     tensors: list[tuple[str, torch.dtype, tuple[int, ...], int]]  # field, dtype, shape, offset in the slot
     fields: dict[str, Any]
@@ -39,7 +41,7 @@ class SlotMemory:
         self.slot_bytes = -(-max(slot_bytes, 1) // _ALIGN) * _ALIGN
         self._map = mmap.mmap(-1, self.num_slots * self.slot_bytes)
 
-    def write(self, batch: PackedBatch, slot: int) -> Header:
+    def write(self, batch: Batch, slot: int) -> Header:
         """Copies the tensors of `batch` into `slot`."""
         fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
         tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
@@ -48,19 +50,21 @@ class SlotMemory:
             placed.append((name, value.dtype, tuple(value.shape), end))
             end += -(-value.nbytes // _ALIGN) * _ALIGN
         if end > self.slot_bytes:
-            return Header(slot=None, tensors=[], fields=fields)
+            return Header(kind=type(batch), slot=None, tensors=[], fields=fields)
         for name, dtype, shape, offset in placed:
             self._view(slot, dtype, shape, offset).copy_(tensors[name])
-        return Header(slot=slot, tensors=placed, fields={k: v for k, v in fields.items() if k not in tensors})
+        return Header(
+            kind=type(batch), slot=slot, tensors=placed, fields={k: v for k, v in fields.items() if k not in tensors}
+        )
 
-    def read(self, header: Header) -> PackedBatch:
+    def read(self, header: Header) -> Batch:
         """The batch, copied out of its slot, which may then be reused."""
         if header.slot is None:
-            return PackedBatch(**header.fields)
+            return header.kind(**header.fields)
         views: dict[str, Any] = {
             name: self._view(header.slot, dtype, shape, at).clone() for name, dtype, shape, at in header.tensors
         }
-        return PackedBatch(**header.fields, **views)
+        return header.kind(**header.fields, **views)
 
     def _view(self, slot: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> Tensor:
         count = 1

@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, cast
 
 import torch
 
-from mmpack.batch import PackedBatch
+from mmpack.batch import B, B_co
 from mmpack.errors import ConfigError, MmpackError, WorkerError
 from mmpack.loader.contract import Stream, StreamFactory
 from mmpack.loader.slots import Header, SlotMemory
@@ -31,14 +31,14 @@ class EndOfStream:
     state: dict[str, Any]
 
 
-class Feed(Protocol):
+class Feed(Protocol[B_co]):
     """Hands out the next pack of a stream. Streams must be asked in the order of their turns."""
 
-    def get(self, stream: int) -> PackedBatch | EndOfStream: ...
+    def get(self, stream: int) -> B_co | EndOfStream: ...
     def close(self) -> None: ...
 
 
-def _open(factory: StreamFactory, stream: int, state: dict[str, Any] | None, epoch: int) -> Stream:
+def _open(factory: StreamFactory[B], stream: int, state: dict[str, Any] | None, epoch: int) -> Stream[B]:
     opened = factory(stream)
     if state is not None:
         opened.restore(state)
@@ -46,15 +46,15 @@ def _open(factory: StreamFactory, stream: int, state: dict[str, Any] | None, epo
     return opened
 
 
-class InProcessFeed:
+class InProcessFeed(Generic[B]):
     """Makes packs in the calling process when they are asked for. Streams are opened at their first turn."""
 
-    def __init__(self, factory: StreamFactory, plan: StreamPlan, epoch: int) -> None:
+    def __init__(self, factory: StreamFactory[B], plan: StreamPlan, epoch: int) -> None:
         self._factory, self._epoch = factory, epoch
         self._states = dict(plan)
-        self._open: dict[int, tuple[Stream, Iterator[PackedBatch]]] = {}
+        self._open: dict[int, tuple[Stream[B], Iterator[B]]] = {}
 
-    def get(self, stream: int) -> PackedBatch | EndOfStream:
+    def get(self, stream: int) -> B | EndOfStream:
         if stream not in self._open:
             opened = _open(self._factory, stream, self._states[stream], self._epoch)
             self._open[stream] = (opened, iter(opened))
@@ -66,24 +66,24 @@ class InProcessFeed:
         self._open.clear()
 
 
-class WorkerFeed:
+class WorkerFeed(Generic[B]):
     """Makes packs in `num_workers` forked processes, each `prefetch` packs ahead."""
 
     def __init__(
-        self, factory: StreamFactory, plan: StreamPlan, epoch: int, *, num_workers: int, prefetch: int
+        self, factory: StreamFactory[B], plan: StreamPlan, epoch: int, *, num_workers: int, prefetch: int
     ) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise ConfigError("num_workers > 0 needs processes that can be forked (Linux or macOS); use num_workers=0")
-        self._workers: list[_Worker] = []
-        self._worker_of: dict[int, _Worker] = {}
+        self._workers: list[_Worker[B]] = []
+        self._worker_of: dict[int, _Worker[B]] = {}
         shares = [plan[i::num_workers] for i in range(num_workers)]
         with quiet_fork():
             for number, share in enumerate(shares):
-                worker = _Worker(number, factory, share, epoch, prefetch)
+                worker: _Worker[B] = _Worker(number, factory, share, epoch, prefetch)
                 self._workers.append(worker)
                 self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
 
-    def get(self, stream: int) -> PackedBatch | EndOfStream:
+    def get(self, stream: int) -> B | EndOfStream:
         item = self._worker_of[stream].receive()
         given = item.stream if isinstance(item, EndOfStream) else item.stream_state["stream"]
         assert given == stream, f"asked for stream {stream}, worker gave {given}"
@@ -94,10 +94,10 @@ class WorkerFeed:
             worker.stop()
 
 
-class _Worker:
+class _Worker(Generic[B]):
     """The trainer's end of one worker process, which runs from the start."""
 
-    def __init__(self, number: int, factory: StreamFactory, share: StreamPlan, epoch: int, prefetch: int) -> None:
+    def __init__(self, number: int, factory: StreamFactory[B], share: StreamPlan, epoch: int, prefetch: int) -> None:
         self._slots = SlotMemory(prefetch, factory.max_batch_bytes)
         # Made just before the fork: no worker inherits the far end of another's pipe, which would hide its death.
         context = multiprocessing.get_context("fork")
@@ -111,7 +111,7 @@ class _Worker:
         self.process.start()
         far_conn.close()
 
-    def receive(self) -> PackedBatch | EndOfStream:
+    def receive(self) -> B | EndOfStream:
         """The next thing that the worker made. Raises what the worker raised, or WorkerError if it is gone."""
         while not self._conn.poll(0.2):
             if not self.process.is_alive() and not self._conn.poll(0):
@@ -130,7 +130,7 @@ class _Worker:
         if message.slot is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._conn.send(message.slot)
-        return batch
+        return cast(B, batch)
 
     def _how_it_died(self) -> str:
         code = self.process.exitcode
@@ -151,7 +151,7 @@ class _Worker:
 
 
 def _work(
-    conn: Connection, slots: SlotMemory, factory: StreamFactory, share: StreamPlan, epoch: int, parent: int
+    conn: Connection, slots: SlotMemory, factory: StreamFactory[B], share: StreamPlan, epoch: int, parent: int
 ) -> None:
     """A worker process: gives every stream of its share its turn until all have ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle

@@ -1,4 +1,4 @@
-"""`PackedModel`: a transformers model that takes a `PackedBatch` and returns the sum of its weighted losses."""
+"""`PackedModel`: a transformers model that takes a batch and returns the sum of its weighted losses."""
 
 from __future__ import annotations
 
@@ -9,31 +9,35 @@ import torch
 from torch import Tensor, nn
 
 from mmpack.attention import AUTO, choose
-from mmpack.batch import IGNORE_INDEX, IMAGE_TOKEN_INDEX, PackedBatch
+from mmpack.batch import IGNORE_INDEX, Batch, PaddedBatch
 from mmpack.batch.transformers import MASKS, model_inputs, refuse_traps
 from mmpack.errors import ConfigError, nearest
+from mmpack.model.blank import blank_picture_sum
 from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
 from mmpack.model.varlen import register_attention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PackedOutput:
-    """The loss of one pack, not yet normalised: divide by `weight_sum` added up over the whole global batch."""
+    """The loss of one batch, not yet normalised: divide by `weight_sum` added up over the whole global batch."""
 
     loss_sum: Tensor  # () sum of weight x cross entropy, with gradient
     weight_sum: Tensor  # () float32 sum of the labels' weights
     num_loss_tokens: int
-    per_token_loss: Tensor  # (1, T) cross entropy without weight, 0 where there is no label; no gradient
+    per_token_loss: Tensor  # (rows, T) cross entropy without weight, 0 where there is no label; no gradient
 
 
 class PackedModel(nn.Module):
-    """A model of transformers run on packs: LLaVA-style with pictures, or a plain language model.
+    """A model of transformers run on packs: LLaVA, LLaVA-NeXT, Qwen2-VL and the like, or a plain language model.
+
+    A batch without pictures sends a blank one through the vision tower with weight zero, so that every rank has
+    gradients for the same parameters.
 
     Args:
         hf: the transformers model. Its text tower's attention is set here, its vision tower's to ``sdpa``.
         attention: a backend of `mmpack.attention`, or ``auto``.
         mask: ``varlen``, or ``block_diagonal`` for text models that don't pass offsets on to their attention: a
-            dense mask through torch's sdpa, T x T in memory and time.
+            dense mask through torch's sdpa, T x T in memory and time; that is also the one for padded batches.
 
     Raises ConfigError for an unknown option, or an attention that cannot run where the model is.
     """
@@ -57,6 +61,7 @@ class PackedModel(nn.Module):
         towers = {"text_config": self.attention, "vision_config": "sdpa"}
         # not for all towers: the offsets of the text would reach the vision tower, whose rows are tiles
         hf.set_attn_implementation(towers if has_vision else self.attention)
+        self._has_vision = has_vision
         self.image_token_id: int | None = getattr(hf.config, "image_token_id", None)
         self.embeddings_per_tile: int | None = _embeddings_per_tile(hf.config) if has_vision else None
 
@@ -72,41 +77,49 @@ class PackedModel(nn.Module):
         dtype: torch.dtype = self.hf.dtype
         return dtype
 
-    def forward(self, batch: PackedBatch) -> PackedOutput:
+    def forward(self, batch: Batch) -> PackedOutput:
         """The loss over the labels of `batch`, which must be on the model's device.
 
         Logits are computed at labelled positions only: with a vocabulary of 32,000 the others would take most of
         the memory and teach nothing.
         """
-        positions = torch.nonzero(batch.labels[0] != IGNORE_INDEX).flatten()
-        logits_nV = self._logits(batch, positions)
-        exact = torch.promote_types(logits_nV.dtype, torch.float32)
-        losses_n = nn.functional.cross_entropy(logits_nV.to(exact), batch.labels[0, positions], reduction="none")
-        weights_n = batch.loss_weight[0, positions]
+        columns = torch.nonzero((batch.labels != IGNORE_INDEX).any(dim=0)).flatten()
+        logits_BnV = self._logits(batch, columns)
+        exact = torch.promote_types(logits_BnV.dtype, torch.float32)
+        labels_Bn = batch.labels[:, columns]
+        losses_Bn = nn.functional.cross_entropy(
+            logits_BnV.to(exact).flatten(0, 1), labels_Bn.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
+        ).view_as(labels_Bn)
+        weights_Bn = batch.loss_weight[:, columns]
         per_token = torch.zeros_like(batch.loss_weight, dtype=exact)
-        per_token[0, positions] = losses_n.detach()
+        per_token[:, columns] = losses_Bn.detach()
+        loss_sum = (losses_Bn * weights_Bn).sum()
+        if self._has_vision and not batch.pixels.shape[0] and torch.is_grad_enabled():
+            loss_sum = loss_sum + 0.0 * blank_picture_sum(self.hf, batch, self.dtype)
         return PackedOutput(
-            loss_sum=(losses_n * weights_n).sum(),
-            weight_sum=weights_n.sum(),
+            loss_sum=loss_sum,
+            weight_sum=weights_Bn.sum(),
             num_loss_tokens=batch.num_loss_tokens,
             per_token_loss=per_token,
         )
 
-    def logits(self, batch: PackedBatch) -> Tensor:
-        """(T, V) logits at every position of the row."""
-        return self._logits(batch, torch.arange(batch.num_tokens, device=batch.tokens.device))
+    def logits(self, batch: Batch) -> Tensor:
+        """(T, V) logits at every position of the row; (B, T, V) of a padded batch."""
+        logits = self._logits(batch, torch.arange(batch.tokens.shape[1], device=batch.tokens.device))
+        return logits if isinstance(batch, PaddedBatch) else logits[0]
 
-    def _logits(self, batch: PackedBatch, positions: Tensor) -> Tensor:
-        logits: Tensor = self.hf(**self._inputs(batch), logits_to_keep=positions).logits
-        return logits[0]
+    def _logits(self, batch: Batch, columns: Tensor) -> Tensor:
+        logits: Tensor = self.hf(**self._inputs(batch), logits_to_keep=columns).logits
+        return logits
 
-    def _inputs(self, batch: PackedBatch) -> dict[str, Any]:
-        # A pack without pictures leaves the vision tower without gradient, which data-parallel training must not
-        # see on some ranks only; a tile of weight zero would be added here.
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
         num_tiles = batch.pixels.shape[0]
         if num_tiles and self.embeddings_per_tile is not None:
-            num_placeholders = int((batch.tokens == IMAGE_TOKEN_INDEX).sum())
-            check_embeddings_per_tile(self.embeddings_per_tile, num_placeholders // num_tiles)
+            check_embeddings_per_tile(self.embeddings_per_tile, int(batch.tokens_per_image.sum()) // num_tiles)
+        if isinstance(batch, PaddedBatch):
+            if self.mask == "varlen":
+                raise ConfigError("a padded batch needs a model with mask='block_diagonal'; this one has 'varlen'")
+            return model_inputs(batch, image_token_id=self.image_token_id, dtype=self.dtype)
         inputs = model_inputs(batch, image_token_id=self.image_token_id, mask=self.mask, dtype=self.dtype)
         refuse_traps(inputs, attention=self.attention)
         return inputs
@@ -122,11 +135,14 @@ def _embeddings_per_tile(config: Any) -> int | None:
     return embeddings_per_tile(tower.image_size, tower.patch_size, keeps_class_token=keeps)
 
 
-def per_sample_loss(batch: PackedBatch, output: PackedOutput) -> Tensor:
+def per_sample_loss(batch: Batch, output: PackedOutput) -> Tensor:
     """(number of samples,) mean cross entropy over each sample's labels, in the order of `batch.sample_keys`.
 
     0 for a sample without labels.
     """
+    if isinstance(batch, PaddedBatch):
+        trained = (batch.labels != IGNORE_INDEX).sum(dim=1).clamp(min=1)
+        return (output.per_token_loss.sum(dim=1) / trained)[batch.lengths > 0]
     filled = batch.cu_seqlens.diff() > 0  # the other segments are padding
     starts, ends = batch.cu_seqlens_padded[:-1][filled].tolist(), batch.cu_seqlens_padded[1:][filled].tolist()
     trained = batch.labels[0] != IGNORE_INDEX

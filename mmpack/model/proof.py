@@ -113,14 +113,20 @@ def unpack(batch: PackedBatch) -> list[PackedBatch]:
     filled = (batch.cu_seqlens.diff() > 0).tolist()
     starts = [start for start, real in zip(batch.cu_seqlens_padded[:-1].tolist(), filled, strict=True) if real]
     lengths = [length for length in batch.cu_seqlens.diff().tolist() if length]
-    tiles_per_image = batch.tiles_per_image.split_with_sizes(batch.images_per_sample.tolist())
+    images = batch.images_per_sample.tolist()
+    of_images = {
+        name: getattr(batch, name).split_with_sizes(images)
+        for name in ("tiles_per_image", "tokens_per_image", "image_sizes", "image_grids")
+    }
+    tiles_per_image = of_images["tiles_per_image"]
     pixels = batch.pixels.split_with_sizes([int(tiles.sum()) for tiles in tiles_per_image])
     singles = []
     for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         row = {
-            name: getattr(batch, name)[:, start : start + length]
+            name: getattr(batch, name)[..., start : start + length]
             for name in ("tokens", "labels", "loss_weight", "position_ids", "padding_mask")
         }
+        row |= {name: parts[i] for name, parts in of_images.items()}
         offsets = torch.tensor([0, length], dtype=torch.int32, device=batch.cu_seqlens.device)
         single = dataclasses.replace(
             batch,
@@ -128,7 +134,6 @@ def unpack(batch: PackedBatch) -> list[PackedBatch]:
             cu_seqlens_padded=offsets.clone(),
             max_seqlen=length,
             pixels=pixels[i],
-            tiles_per_image=tiles_per_image[i],
             images_per_sample=batch.images_per_sample[i : i + 1],
             sample_keys=batch.sample_keys[i : i + 1],
             sources=batch.sources[i : i + 1],

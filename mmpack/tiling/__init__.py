@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, nearest
 from mmpack.registry import Registry
-from mmpack.sample import TileGrid
+from mmpack.sample import PixelKind, TileGrid
 from mmpack.tiling.pixels import resize
 from mmpack.tiling.processor import options_of, policy_of
 from mmpack.tiling.spec import TileSpec
 
-__all__ = ["TILINGS", "PixelKind", "TileSpec", "TilingPolicy", "make_tiling", "resize", "tiling_from_processor"]
+__all__ = ["TILINGS", "TileSpec", "TilingPolicy", "make_tiling", "resize", "tiling_from_processor"]
 
 # How a vision tower takes a picture's tiles: each by itself; one overview and a grid that is put together again; or
 # patches of one picture, in the tower's own order.
-PixelKind = Literal["tiles", "anyres", "patches"]
 
 
 class TilingPolicy(Protocol):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmpack.batch import PackedBatch
+from mmpack.batch import Batch
 from mmpack.errors import ConfigError, StateError
 from mmpack.train.checkpoint import checkpoint_path, load_checkpoint, newest_checkpoint, save_checkpoint
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
@@ -82,7 +82,7 @@ class _Run:
     def _packs(self) -> Any:
         """Training packs without end; a loader that gives one epoch is asked for the next."""
 
-        def generate() -> Iterator[PackedBatch]:
+        def generate() -> Iterator[Batch]:
             loader = self.data.train_dataloader()
             while True:
                 count = 0
@@ -96,7 +96,7 @@ class _Run:
 
         return generate()
 
-    def _train_step(self, packs: Iterator[PackedBatch]) -> None:
+    def _train_step(self, packs: Iterator[Batch]) -> None:
         begun = time.perf_counter()
         batches = [next(packs) for _ in range(self.data.gradient_accumulation_steps)]
         waited = time.perf_counter() - begun
@@ -129,7 +129,7 @@ class _Run:
                     parameter.grad = torch.zeros_like(parameter)
                 dist.all_reduce(parameter.grad)
 
-    def _step_record(self, batches: list[PackedBatch], loss: float, seconds: float, waited: float) -> Record:
+    def _step_record(self, batches: list[Batch], loss: float, seconds: float, waited: float) -> Record:
         real = sum(batch.num_real_tokens for batch in batches)
         positions = sum(batch.num_tokens for batch in batches)
         return {
@@ -142,7 +142,7 @@ class _Run:
             "num_positions": positions,
             "num_loss_tokens": sum(batch.num_loss_tokens for batch in batches),
             "num_tiles": sum(int(batch.pixels.shape[0]) for batch in batches),
-            "sum_len_squared": sum(int((batch.cu_seqlens_padded.diff().double() ** 2).sum()) for batch in batches),
+            "sum_len_squared": sum(batch.sum_len_squared for batch in batches),
             "useful_tokens_per_s": real / seconds,
             "step_s": seconds,
             "wait_s": waited,

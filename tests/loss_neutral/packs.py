@@ -112,6 +112,15 @@ def pack(
         pixels=torch.cat([one.pixels for one in samples]),
         pixel_norm=PixelNorm(mean=(0.48, 0.46, 0.41), std=(0.27, 0.26, 0.28)),
         tiles_per_image=torch.tensor([n for one in samples for n in one.tiles_per_image], dtype=torch.int32),
+        tokens_per_image=torch.tensor(
+            [n * PER_TILE for one in samples for n in one.tiles_per_image], dtype=torch.int32
+        ),
+        image_sizes=torch.tensor(
+            [[TILE_PX, n * TILE_PX] for one in samples for n in one.tiles_per_image], dtype=torch.int32
+        ).reshape(-1, 2),
+        image_grids=torch.tensor([[1, n] for one in samples for n in one.tiles_per_image], dtype=torch.int32).reshape(
+            -1, 2
+        ),
         images_per_sample=torch.tensor([len(one.tiles_per_image) for one in samples], dtype=torch.int32),
         sample_keys=tuple(one.key for one in samples),
         sources=("test",) * len(samples),

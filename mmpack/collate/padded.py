@@ -1,0 +1,89 @@
+"""Samples -> PaddedBatch: one row a sample, padded to a common length. What packing is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mmpack.batch import PaddedBatch
+from mmpack.collate.pictures import Tiles, decode, picture_fields
+from mmpack.collate.rows import Row, RowStyle, check_loss_weight
+from mmpack.errors import ConfigError
+from mmpack.layout import round_up
+from mmpack.sample import IGNORE_INDEX, EncodedSample, LostSample, PlannedSample
+from mmpack.tiling import TilingPolicy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaddedCollator:
+    """Lays samples out as the rows of a padded batch.
+
+    Args:
+        tiling, pad_token_id, loss_weight: as in `mmpack.collate.Collator`.
+        width: length of every row; None for that of the longest sample, rounded up to `width_multiple`.
+        width_multiple: multiple that rows are padded to; never beyond `max_width`.
+        max_width: longest row that rounding may give; None for no such limit.
+    """
+
+    tiling: TilingPolicy
+    pad_token_id: int = 0
+    loss_weight: str = "token"
+    width: int | None = None
+    width_multiple: int = 1
+    max_width: int | None = None
+
+    def __post_init__(self) -> None:
+        check_loss_weight(self.loss_weight)
+        if self.width_multiple < 1:
+            raise ConfigError(f"width_multiple={self.width_multiple}; it must be at least 1")
+
+    def room(self, num_tokens: int) -> int:
+        """Positions that planning counts for a sample of `num_tokens`: padding is the batch's, not the sample's."""
+        return num_tokens
+
+    def row_length(self, longest: int) -> int:
+        """Length of the rows of a batch whose longest sample has `longest` tokens."""
+        if self.width is not None:
+            return max(self.width, longest)
+        rounded = round_up(longest, self.width_multiple)
+        return rounded if self.max_width is None else max(longest, min(rounded, self.max_width))
+
+    def collate(self, pack: Sequence[PlannedSample], *, pack_index: int) -> tuple[PaddedBatch, list[LostSample]]:
+        """The batch, and the samples that were lost after planning: rows of padding only."""
+        style = RowStyle(
+            pad_token_id=self.pad_token_id,
+            loss_weight=self.loss_weight,
+            merge_size=getattr(self.tiling, "merge_size", None),
+        )
+        width = self.row_length(max(sample.num_tokens for sample in pack))
+        tiles: Tiles = []
+        rows: list[Row] = []
+        lost: list[LostSample] = []
+        kept: list[EncodedSample] = []
+        for sample in pack:
+            decoded = decode(sample, self.tiling)
+            if isinstance(decoded, LostSample):
+                lost.append(decoded)
+                rows.append(Row.padding(width, style))
+                continue
+            kept.append(decoded[0])
+            tiles += decoded[1]
+            rows.append(Row.of(decoded[0], width, style))
+        labels = np.stack([row.labels_t for row in rows])
+        lengths = np.array([row.num_tokens for row in rows], dtype=np.int32)
+        positions = torch.from_numpy(np.stack([row.positions_at for row in rows], axis=1))
+        batch = PaddedBatch(
+            tokens=torch.from_numpy(np.stack([row.tokens_t for row in rows])),
+            labels=torch.from_numpy(labels),
+            loss_weight=torch.from_numpy(np.stack([row.weight_t for row in rows])),
+            position_ids=positions[0] if len(positions) == 1 else positions,
+            lengths=torch.from_numpy(lengths),
+            padding_mask=torch.from_numpy(np.arange(width)[None, :] >= lengths[:, None]),
+            num_loss_tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
+            pack_index=pack_index,
+            **picture_fields(kept, tiles, self.tiling),
+        )
+        return batch, lost
