@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from mmpack.errors import ConfigError, Reason, SampleError
@@ -15,7 +15,7 @@ from mmpack.sources.json_files import Record, read_records
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_text_records(path: Path) -> Iterator[Record]:
+def read_text_records(path: Path) -> Generator[Record, None, None]:
     """The records of `path` in order: a JSON list, JSONL, or JSONL.gz.
 
     Raises:
@@ -32,7 +32,7 @@ def read_text_records(path: Path) -> Iterator[Record]:
     return _with_first(first, records)
 
 
-def _with_first(first: Record, rest: Iterator[Record]) -> Iterator[Record]:
+def _with_first(first: Record, rest: Iterator[Record]) -> Generator[Record, None, None]:
     yield first
     yield from rest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from mmpack.offline.tokenizing import Progress, TokenBlock, tokenize
 from mmpack.offline.tokens import tokenizer_hash
 from mmpack.packing import pack_lengths
 from mmpack.processes import terminate_as_exit
-from mmpack.sources.json_files import Record
 
 _EXAMPLES = 20  # places of left-out records kept for each reason
 
@@ -83,14 +82,8 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
         return cached
     total = _count_records(config.input_path)
     with terminate_as_exit(), partial_folder(config.output_path) as folder:
-        with ExitStack() as stack:
-            blocks = stack.enter_context(
-                closing(
-                    tokenize(
-                        read_text_records(config.input_path), encoder, workers=config.workers, on_error=config.on_error
-                    )
-                )
-            )
+        records = read_text_records(config.input_path)
+        with closing(tokenize(records, encoder, workers=config.workers, on_error=config.on_error)) as blocks:
             pool, counts = _collect(folder, blocks, lambda done: progress(done, total))
         if not len(pool.lengths_n):
             skipped = ", ".join(f"{count} {reason}" for reason, count in counts.skipped.items())
@@ -133,15 +126,11 @@ def _format_of(config: PackConfig) -> str:
     """What was asked for, or what the first readable record looks like."""
     if config.record_format not in (None, "chat"):
         return str(config.record_format)
-    with closing(_closable(read_text_records(config.input_path))) as records:
+    with closing(read_text_records(config.input_path)) as records:
         for record in itertools.islice(records, 1000):
             if record.error is None and isinstance(record.data, dict) and record.data:
                 return resolve_format(config.record_format, record.data, config.form.prompt_template)
     return resolve_format(config.record_format, None)
-
-
-def _closable(records: Iterator[Record]) -> Any:
-    yield from records
 
 
 def _cached(config: PackConfig, key: str) -> PackReport | None:

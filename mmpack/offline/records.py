@@ -186,13 +186,12 @@ class PromptResponseEncoder:
         if not answer.strip():
             raise SampleError(Reason.NO_ANSWER, f"{template[-1][1]!r} is blank")
         prompt = self._tokens.before_answer("".join(text for _, text in pieces))
-        ids, starts = self._tokens.ids_and_starts(prompt)
-        answer_ids = self._tokens.ids(answer)
+        ids, answer_ids = self._tokens.ids([prompt, answer])
         fixed = len(self._bos) + len(self._sep) + len(self._eos)
         excess = self.limit.excess(fixed + len(ids) + len(answer_ids))
         if excess:
             fields = [name for _, name in template if name is not None]
-            owners = _owners(starts, pieces)
+            owners = _owners(self._tokens.starts(prompt), pieces)
             ids, answer_ids = self._cut(ids, owners, answer_ids, fields, excess)
         return self._row(ids, answer_ids, truncated=excess > 0)
 
