@@ -39,6 +39,7 @@ class Reason(StrEnum):
     # its place in a pack
     OVERSIZE = "oversize"  # longer than the limit and the policy is to drop
     TRUNCATED = "truncated"  # cut to the limit (kept, but changed)
+    FEWER_TILES = "fewer_tiles"  # its pictures got fewer tiles to meet the limit (kept, but changed)
     LENGTH_CHANGED = "length_changed"  # re-read at resume with another length
     UNREADABLE = "unreadable"  # the shard could not give the sample
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmpack.errors import ConfigError
-from mmpack.sources import SOURCES
+from mmpack.sources import parser_for
 
 REPORT_NAME = "convert-report.json"
 ON_ERROR = ("skip", "raise")
@@ -25,7 +25,7 @@ class ConvertConfig:
         src: a file of records.
         dst: folder of the new dataset.
         image_root: folder that the records' picture paths are relative to; None for the folder of `src`.
-        format: a name of `mmpack.sources.SOURCES`.
+        format: a name of `mmpack.sources.SOURCES`, or ``auto``: each record by its fields.
         split: share of each split, in the order of the dataset; a split that is asked for never stays empty.
         workers: processes; 0 and 1 convert in this one.
         on_error: ``"skip"`` counts a bad sample and goes on, ``"raise"`` stops at it. All records are checked before
@@ -47,7 +47,7 @@ class ConvertConfig:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        SOURCES.get(self.format)
+        parser_for(self.format)
         for name in ("src", "dst", "image_root"):
             if isinstance(path := getattr(self, name), str):
                 object.__setattr__(self, name, Path(path))

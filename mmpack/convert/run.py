@@ -18,7 +18,7 @@ from mmpack.convert.shards import Outcome, key_of, name_of, run_shards
 from mmpack.energon.writer import META_FOLDER, DatasetIndex, strict_json
 from mmpack.errors import ConfigError, SampleError
 from mmpack.processes import terminate_as_exit
-from mmpack.sources import SOURCES
+from mmpack.sources import parser_for
 from mmpack.sources.json_files import Record, read_records
 
 
@@ -75,7 +75,7 @@ def _check_replaceable(dst: Path, src: Path, image_root: Path) -> None:
 
 def _check_records(config: ConvertConfig, records: Sequence[Record]) -> list[Outcome]:
     """An outcome for every record, from its text alone. Raises the first fault with ``on_error="raise"``."""
-    parse = SOURCES.get(config.format)
+    parse = parser_for(config.format)
     outcomes = []
     for record in records:
         try:
@@ -128,7 +128,7 @@ def _write(
                 num_shards += 1
             done += len(task.positions)
             progress(done, len(records))
-        index.finish()
+        index.finish(config.format)
     return num_bytes, num_shards
 
 

@@ -19,7 +19,8 @@ from mmpack.errors import Reason, SampleError, WorkerError
 from mmpack.images import image_extension, image_size
 from mmpack.processes import end_with_parent, quiet_fork
 from mmpack.sample import Picture
-from mmpack.sources import SOURCES
+from mmpack.sources import parser_for
+from mmpack.sources.inline import inline_picture, short_name
 from mmpack.sources.json_files import Record
 
 
@@ -107,8 +108,8 @@ def key_of(position: int) -> str:
 
 
 def _out_sample(key: str, record: Record, image_root: Path, source_format: str) -> OutSample:
-    parsed = SOURCES.get(source_format)(record.data)
-    pictures = tuple(Picture(name=name, data=_read(image_root, name)) for name in parsed.image_names)
+    parsed = parser_for(source_format)(record.data)
+    pictures = tuple(_picture(image_root, name) for name in parsed.image_names)
     for picture in pictures:
         try:
             image_size(picture.data)
@@ -117,6 +118,14 @@ def _out_sample(key: str, record: Record, image_root: Path, source_format: str) 
     assert isinstance(record.data, dict)
     extensions = tuple(image_extension(picture.data) for picture in pictures)
     return OutSample(key=key, record=record.data, pictures=pictures, extensions=extensions)
+
+
+def _picture(image_root: Path, name: str) -> Picture:
+    """The picture that a record names: written into the record itself, or a file."""
+    written = inline_picture(name)
+    if written is not None:
+        return Picture(name=short_name(name), data=written)
+    return Picture(name=name, data=_read(image_root, name))
 
 
 def _read(image_root: Path, name: str) -> bytes:

@@ -29,6 +29,7 @@ from megatron.energon import (
 from megatron.energon.savable_loader import SimpleSavableDatasetWrapper
 
 from mmpack.energon.plain_state import from_plain, to_plain
+from mmpack.energon.text_decoder import TextDecoder
 from mmpack.errors import ConfigError, DataError, StateError
 
 META_FOLDER = ".nv-meta"
@@ -40,7 +41,7 @@ FaultHandler = Callable[[Exception, str], None]  # the error, and the name of wh
 
 @edataclass
 class RawParts(Sample):  # type: ignore[misc]
-    """A crude sample: its tar members by extension, as bytes."""
+    """A crude sample: its tar members by extension; texts are read, all else is bytes."""
 
     parts: dict[str, Any]
 
@@ -52,10 +53,10 @@ def _keep_parts(sample: dict[str, Any]) -> RawParts:
 
 
 class _Undecoded(DefaultTaskEncoder):  # type: ignore[misc]
-    """Hands samples on with their parts as bytes: pictures are decoded after their pack has been chosen."""
+    """Hands samples on with their pictures as bytes: they are decoded after their pack has been chosen."""
 
     cookers = [Cooker(_keep_parts)]  # noqa: RUF012  (energon declares it so)
-    decoder = None
+    decoder = TextDecoder()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

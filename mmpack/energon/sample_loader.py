@@ -2,7 +2,8 @@
 
 A sample is ``KEY.json`` (the record; its "image" lists the picture parts) and ``KEY.0.jpg``, ``KEY.1.png``, ...
 Decoded parts become one interleaved sequence of texts and pictures in reading order. If decoding is switched off, the
-sequence holds the raw parts as (name, bytes), so that a reader may plan before it decodes.
+sequence holds the parts as (name, value), so that a reader may plan before it decodes. A decoder that reads texts only
+says so with "__undecoded__".
 """
 
 
@@ -28,7 +29,7 @@ def decoded(picture: object) -> object:
 def sample_loader(raw: dict) -> dict:  # type: ignore[type-arg]
     parts = {name: value for name, value in raw.items() if not name.startswith("__")}
     record = parts.get("json")
-    if record is None or isinstance(record, (bytes, bytearray)):
+    if record is None or isinstance(record, (bytes, bytearray)) or raw.get("__undecoded__"):
         return {"sequence": list(parts.items())}
     pictures = iter(record.get("image") or [])
     sequence = []

@@ -25,6 +25,7 @@ from PIL import Image
 
 from mmpack.energon import sample_loader
 from mmpack.sample import Picture
+from mmpack.sources import AUTO
 
 META_FOLDER = ".nv-meta"
 
@@ -189,8 +190,8 @@ class DatasetIndex:
         if self._rows.db is not None:
             self._rows.close()
 
-    def finish(self) -> None:
-        """Writes what says which shards there are and how energon makes samples of them."""
+    def finish(self, record_format: str) -> None:
+        """Writes what says which shards there are, how energon makes samples of them, and the records' format."""
         from megatron.energon import __version__
 
         self.close()
@@ -204,6 +205,7 @@ class DatasetIndex:
                 "sample_type": {"__module__": "megatron.energon", "__class__": "InterleavedSample"},
                 "part_filter": "sample_loader.py:part_filter",
                 "sample_loader": "sample_loader.py:sample_loader",
+                **({} if record_format == AUTO else {"subflavors": {"format": record_format}}),
             },
         )
         assert sample_loader.__file__ is not None

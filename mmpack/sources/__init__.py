@@ -18,11 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mmpack.errors import Reason, SampleError
 from mmpack.registry import Registry
 from mmpack.sample import Turn
 from mmpack.sources.detect import detect
 
-__all__ = ["SOURCES", "ParsedRecord", "RecordParser", "detect"]
+__all__ = ["AUTO", "SOURCES", "ParsedRecord", "RecordParser", "detect", "parser_for"]
+
+AUTO = "auto"  # in place of a format: each record by its fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,3 +55,25 @@ SOURCES: Registry[RecordParser] = Registry(
         "prompt_response": "mmpack.sources.prompt_response:parse_prompt_response",
     },
 )
+
+
+def parser_for(record_format: str) -> RecordParser:
+    """The parser of a format, or for ``auto`` one that looks at the fields of each record.
+
+    Raises:
+        ConfigError: unknown format, with the nearest name.
+
+    >>> parser_for("auto")({"text": "all of it"}).turns[0].text
+    'all of it'
+    """
+    return _parse_detected if record_format == AUTO else SOURCES.get(record_format)
+
+
+def _parse_detected(record: object) -> ParsedRecord:
+    found = detect(record)
+    if found is None:
+        if not isinstance(record, dict):
+            raise SampleError(Reason.NOT_A_RECORD, "a record is an object")
+        fields = ", ".join(sorted(map(str, record))[:8]) or "none"
+        raise SampleError(Reason.MISSING_FIELD, f"no format has these fields: {fields}; name the format")
+    return SOURCES.get(found)(record)

@@ -78,6 +78,11 @@ class _Held:
     sample: PlannedSample
     saved: list[Any]  # [place in the source, num_tokens, sample key, source]
 
+    @property
+    def name(self) -> tuple[str, str]:
+        """What tells it from others: keys are unique within a dataset only."""
+        return self.saved[3], self.saved[2]
+
 
 class PackStream(Generic[B]):
     """Packs of logical stream `stream` out of `num_streams`.
@@ -106,7 +111,7 @@ class PackStream(Generic[B]):
         self._window = config.selection()
         self._alone: list[_Held] = []  # samples that get packs of their own, next to be planned
         self._aligned: AlignedPlans[list[_Held]] = AlignedPlans(config.align_window, seed=config.seed)
-        self._in_window: set[str] = set()  # keys
+        self._in_window: set[tuple[str, str]] = set()  # source, key
         self._waiting: list[_Held] = []  # second copies of samples in the window
         self.ledger = DropLedger()
         self.num_read = 0  # samples taken from the source, kept or not
@@ -143,7 +148,7 @@ class PackStream(Generic[B]):
                 plan = self._window.take_pack()
             else:
                 break
-            self._in_window.difference_update(held.saved[2] for held in plan)
+            self._in_window.difference_update(held.name for held in plan)
             self._aligned.add(plan, attention_cost(held.sample.num_tokens for held in plan))
         return self._aligned.take() if len(self._aligned) else None
 
@@ -165,11 +170,10 @@ class PackStream(Generic[B]):
                 self._hold(held)
 
     def _hold(self, held: _Held) -> None:
-        key = held.saved[2]
-        if key in self._in_window:
+        if held.name in self._in_window:
             self._waiting.append(held)
             return
-        self._in_window.add(key)
+        self._in_window.add(held.name)
         room = self._collator.room(held.sample.num_tokens)
         if self.config.capacity is not None and room > self.config.capacity:
             self._alone.append(held)

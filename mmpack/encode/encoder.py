@@ -8,54 +8,17 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpack.errors import ConfigError, Reason, SampleError, nearest
+from mmpack.encode.limit import LengthLimit
+from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.images import image_size
 from mmpack.sample import IMAGE_TOKEN_INDEX, Conversation, EncodedSample, Picture, PictureSlot, PlannedPicture
 from mmpack.templates import Span, Template, Text
 from mmpack.tiling import TilingPolicy
-
-OVERSIZE_POLICIES = ("raise", "drop")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthLimit:
-    """How long one sample may be, and what becomes of a longer one.
-
-    Args:
-        seq_length: most tokens of one sample, pictures counted in full.
-        oversize: ``"raise"`` stops the run and says what to change; ``"drop"`` leaves the sample out and counts it.
-        setting: the name of the setting that `seq_length` came from, for the error text.
-    """
-
-    seq_length: int
-    oversize: str = "raise"
-    setting: str = "seq_length"
-
-    def __post_init__(self) -> None:
-        if self.seq_length < 1:
-            raise ConfigError(f"{self.setting}={self.seq_length}; it must be at least 1")
-        if self.oversize not in OVERSIZE_POLICIES:
-            raise ConfigError(f"oversize={self.oversize!r} is unknown; {nearest(self.oversize, OVERSIZE_POLICIES)}")
-
-    def check(self, sample: EncodedSample) -> None:
-        """Raises SampleError (drop) or ConfigError (raise) if the sample is too long."""
-        if sample.num_tokens <= self.seq_length:
-            return
-        in_pictures = sum(p.num_tokens for p in sample.pictures)
-        in_text = sample.num_tokens - in_pictures
-        needs = f"{sample.num_tokens} tokens ({sample.num_tiles} tiles = {in_pictures}, text {in_text})"
-        if self.oversize == "raise":
-            raise ConfigError(
-                f"{self.setting}={self.seq_length}: sample {sample.key!r} of {sample.source!r} needs {needs}; "
-                f"raise {self.setting} or set oversize='drop'"
-            )
-        raise SampleError(Reason.OVERSIZE, f"needs {needs}, allowed {self.seq_length}", key=sample.key)
 
 
 class SampleEncoder:
@@ -112,8 +75,7 @@ class SampleEncoder:
         )
         if sample.num_trained == 0:
             raise SampleError(Reason.NO_ANSWER, "no token of the conversation is an answer's", key=sample.key)
-        self.limit.check(sample)
-        return sample
+        return self.limit.apply(sample, self.tiling)
 
     def _plan(self, picture: Picture) -> PlannedPicture:
         width_px, height_px = image_size(picture.data)
@@ -194,6 +156,6 @@ def _without_doubled_blanks(spans: Sequence[Span]) -> list[Span]:
     """
     result = list(spans)
     for i, (span, following) in enumerate(itertools.pairwise(spans)):
-        if isinstance(span, Text) and isinstance(following, Text) and span.text.endswith(" ") and span.text != " ":
+        if isinstance(span, Text) and isinstance(following, Text) and span.text.endswith(" "):
             result[i] = Text(span.text[:-1], span.trained)
-    return result
+    return [span for span in result if not (isinstance(span, Text) and not span.text)]
