@@ -69,7 +69,7 @@ class Row:
         row = cls.padding(room, style, num_tokens=len(tokens))
         row.tokens_t[: len(tokens)] = tokens
         row.labels_t[: len(tokens) - 1] = np.where(trained[1:], tokens[1:], IGNORE_INDEX)
-        num_targets = int(np.count_nonzero(trained[1:]))
+        num_targets = max(1, int(np.count_nonzero(trained[1:])))
         weight = {"token": 1.0, "sample": 1.0 / num_targets, "sqrt": num_targets**-0.5}[style.loss_weight]
         row.weight_t[: len(tokens) - 1] = np.where(trained[1:], np.float32(weight), np.float32(0))
         if style.merge_size is not None and sample.pictures:

@@ -21,7 +21,7 @@ CAPACITY = 16
 
 
 class Ready:
-    """Samples of given lengths, ready to be packed: a real source, held in memory. Length 0 is a sample with a fault."""
+    """Samples of given lengths, ready to be packed: a real source, held in memory. Length 0 is a faulty sample."""
 
     name = "ready"
 
