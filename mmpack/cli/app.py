@@ -67,7 +67,9 @@ def convert(
     dst: Annotated[
         Path | None, typer.Argument(metavar="DST", help="Folder of the new dataset; must not exist.")
     ] = None,
-    format_: Annotated[str | None, typer.Option("--format", help="Record format. [default: llava]")] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="Record format, or auto: each by its fields. [default: llava]")
+    ] = None,
     image_root: Annotated[
         Path | None, typer.Option(help="Folder of the pictures. [default: the folder of SRC]")
     ] = None,
@@ -89,7 +91,7 @@ def convert(
 
     options = {
         "image_root": image_root,
-        "format": format_,
+        "format": format_.replace("-", "_") if format_ else None,
         "split": split,
         "workers": workers,
         "on_error": on_error,
@@ -167,3 +169,89 @@ def bench(config: ConfigFile, set_: Set = None, json_: Json = False) -> None:
     from mmpack.cli.bench import run
 
     run(config, set_ or [], as_json=json_)
+
+
+@app.command(
+    epilog="Example: mmpack pack chats.jsonl build/packed --packed-sequence-size 2048 --tokenizer models/llama"
+)
+def pack(
+    src: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="JSONL of prompts and responses or of chats; may be .gz.")
+    ],
+    dst: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the packed store.")],
+    packed_sequence_size: Annotated[int, typer.Option(help="Tokens of a pack.")],
+    tokenizer: Annotated[Path, typer.Option(help="Folder of a fast tokenizer.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", help="Record format. [default: the first record decides]")
+    ] = None,
+    seq_length: Annotated[int | None, typer.Option(help="Most tokens of one record. [default: a pack]")] = None,
+    oversize: Annotated[str | None, typer.Option(help="drop, truncate or raise. [default: drop]")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="How packs are chosen. [default: exact_fill]")] = None,
+    template: Annotated[str | None, typer.Option(help="Template of chats; hf is the tokenizer's own.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that tokenize. [default: 1]")] = None,
+    npy: Annotated[Path | None, typer.Option(help="Write NeMo's .npy rows as well.")] = None,
+    global_batch_size: Annotated[int | None, typer.Option(help="Of your recipe without packing.")] = None,
+    data_parallel_size: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 1,
+    micro_batch_size: Annotated[int, typer.Option(help="Of the packed run; only 1.")] = 1,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Pack text for fine-tuning once, ahead of training: prints n, fill and the global batch size to set."""
+    from mmpack.cli.pack import build_config, run
+    from mmpack.cli.settings import named_values
+
+    given = {
+        "record_format": format_.replace("-", "_") if format_ else None,
+        "seq_length": seq_length,
+        "oversize": oversize,
+        "algorithm": algorithm,
+        "template": template,
+        "workers": workers,
+        "overwrite": overwrite or None,
+        **named_values(set_ or []),
+    }
+    run(
+        build_config(src, dst, packed_sequence_size, given),
+        tokenizer,
+        npy=npy,
+        global_batch_size=global_batch_size,
+        data_parallel_size=data_parallel_size,
+        micro_batch_size=micro_batch_size,
+        as_json=json_,
+    )
+
+
+@app.command(epilog="Example: mmpack prepare-dolly --input databricks-dolly-15k.jsonl")
+def prepare_dolly(
+    input_: Annotated[Path, typer.Option("--input", help="Dolly's JSONL.")],
+    output: Annotated[Path | None, typer.Option(help="[default: <stem>-output.jsonl beside it]")] = None,
+    seed: Annotated[int, typer.Option(help="Of the order of instruction and context.")] = 0,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Dolly's instruction, context and response -> input and output."""
+    from mmpack.cli.prepare import run_dolly
+    from mmpack.cli.settings import with_values
+
+    run_dolly(**with_values({"input_path": input_, "output_path": output, "seed": seed}, set_ or []), as_json=json_)
+
+
+@app.command(epilog="Example: mmpack prepare-oasst --input oasst_trees.jsonl.gz --out data/oasst")
+def prepare_oasst(
+    input_: Annotated[Path, typer.Option("--input", help="OpenAssistant's message trees, JSONL or JSONL.gz.")],
+    out: Annotated[Path, typer.Option(help="Folder for train.jsonl and val.jsonl.")],
+    val_share: Annotated[float, typer.Option(help="Share of the trees for validation.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of the choice of trees.")] = 0,
+    language: Annotated[str | None, typer.Option(help="Keep this language only, such as en.")] = None,
+    system: Annotated[str, typer.Option(help="System prompt of every chat.")] = "",
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """OpenAssistant's message trees -> chat JSONL with train and val."""
+    from mmpack.cli.prepare import run_oasst
+    from mmpack.cli.settings import with_values
+
+    options = {"input_path": input_, "output_directory": out, "val_share": val_share, "seed": seed}
+    options |= {"language": language, "system": system}
+    run_oasst(**with_values(options, set_ or []), as_json=json_)

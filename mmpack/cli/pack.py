@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from mmpack.cli.show import print_json, print_table, progress, say
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, nearest
 from mmpack.offline import PackConfig, PackedStore, PackReport, check_micro_batch_size, pack_dataset
 from mmpack.offline.chat import ChatTokens
 from mmpack.offline.nemo_rows import write_nemo_rows
@@ -21,6 +22,10 @@ def build_config(src: Path, dst: Path, packed_sequence_size: int, given: Mapping
     """The configuration, from the options that were given on the command line (None: not given)."""
     options = {name: value for name, value in given.items() if value is not None}
     form = {name: options.pop(name) for name in FORM_OPTIONS if name in options}
+    allowed = [field.name for field in fields(PackConfig) if field.name not in ("input_path", "output_path", "form")]
+    for name in options:
+        if name not in allowed:
+            raise ConfigError(f"no option {name!r}; {nearest(name, [*allowed, *FORM_OPTIONS])}")
     if "chat_tokens" in options:
         options["chat_tokens"] = ChatTokens.of(options["chat_tokens"])
     return PackConfig(
