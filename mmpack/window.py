@@ -265,7 +265,9 @@ def quantile_order(num_plans: int, seed: int, block: int) -> list[int]:
     return sorted(range(num_plans), key=keys.__getitem__)
 
 
-def stream_packs(lengths: Iterable[int], capacity: int, *, window: int = 200, seed: int = 0) -> Iterator[list[int]]:
+def stream_packs(
+    lengths: Iterable[int], capacity: int, *, window: int | None = 200, window_tokens: int | None = None, seed: int = 0
+) -> Iterator[list[int]]:
     """Packs a stream of lengths through a window, the way the loader does: indices into the stream, every one once.
 
     Lengths are read as they are needed, never more than `window` ahead. When they end, the window drains into ever
@@ -274,7 +276,8 @@ def stream_packs(lengths: Iterable[int], capacity: int, *, window: int = 200, se
     Args:
         lengths: tokens of the samples in the order they come, whole numbers from 1 to `capacity`; may be endless.
         capacity: tokens that a pack holds at most.
-        window: samples to choose from.
+        window: samples to choose from; None to count them by tokens only.
+        window_tokens: tokens to choose from, at least `capacity`; None for no such limit.
         seed: not used; the window does not shuffle.
 
     Raises:
@@ -283,7 +286,7 @@ def stream_packs(lengths: Iterable[int], capacity: int, *, window: int = 200, se
     >>> list(stream_packs([5, 4, 2, 3, 1, 8], 8, window=4))
     [[0, 3], [1, 2, 4], [5]]
     """
-    return _packs_of_stream(lengths, Window[int](capacity, window))
+    return _packs_of_stream(lengths, Window[int](capacity, window, window_tokens))
 
 
 def _packs_of_stream(lengths: Iterable[int], window: Window[int]) -> Iterator[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from itertools import chain, count, islice
 
 import pytest
@@ -15,7 +14,7 @@ from mmpack.errors import ConfigError, StateError
 from mmpack.stats import attention_cost, balance, displacements, fill_stats, packs_before_drain, waits
 from mmpack.window import AlignedPlans, Window, quantile_order, stream_packs
 
-REALISTIC = [name for name, mix in DISTRIBUTIONS.items() if mix.realistic]
+REALISTIC = [name for name, mix in DISTRIBUTIONS.items() if mix.realistic and not mix.in_tokens]
 
 
 # --- the numbers that packing promises -------------------------------------------------------------------------------
@@ -56,16 +55,35 @@ def test_the_drain_needs_hardly_more_packs_than_its_tokens(name):
     assert len(packs) <= -(-sum(lengths) // mix.capacity) + 1
 
 
-def test_a_window_in_tokens_fills_chats_of_which_a_few_are_very_long():
-    capacity, draw = 32_768, random.Random(0).random
-    lengths = [min(capacity, int(64 / (1 - draw()))) for _ in range(20_000)]  # Zipf from 64 tokens to a whole pack
-    window = Window[int](capacity, None, 4 * capacity)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_window_of_four_capacities_fills_chats_of_which_a_few_are_very_long(seed):
+    mix = DISTRIBUTIONS["chat_32k"]
+    lengths = mix.lengths(20_000, seed)
+    packs = list(stream_packs(lengths, mix.capacity, window=None, window_tokens=4 * mix.capacity))
+    assert sorted(chain.from_iterable(packs)) == list(range(len(lengths)))
+    tokens_left = sum(lengths)
     fills = []
-    for i, length in enumerate(lengths):
-        window.add(i, length)
-        while window.full:
-            fills.append(sum(lengths[j] for j in window.take_pack()) / capacity)
+    for pack in packs:
+        if tokens_left < 4 * mix.capacity:
+            break  # the stream has ended and the window drains
+        fills.append(sum(lengths[i] for i in pack) / mix.capacity)
+        tokens_left -= sum(lengths[i] for i in pack)
+    assert len(fills) > 0.95 * len(packs)
     assert sum(fills) / len(fills) >= 0.999
+    moved = displacements(packs)
+    assert sum(moved) / len(moved) <= 10
+
+
+@pytest.mark.parametrize("name", ["caption_8k", "tiled_16k"])
+@pytest.mark.parametrize(("window", "carried_first_fit_decreasing"), [(32, 0.994), (64, 0.995), (128, 0.997)])
+def test_fill_is_above_that_of_packers_that_carry_open_packs_over(name, window, carried_first_fit_decreasing):
+    """First fit decreasing that emits packs from 98 % on and keeps the rest open reaches this on such a mix."""
+    mix = DISTRIBUTIONS[name]
+    lengths = mix.lengths(10_000, seed=3)
+    packs = list(stream_packs(lengths, mix.capacity, window=window))
+    steady = packs_before_drain(packs, window)
+    fill = fill_stats((sum(lengths[i] for i in pack) for pack in steady), mix.capacity).mean_fill
+    assert fill > carried_first_fit_decreasing
 
 
 # --- stream_packs ----------------------------------------------------------------------------------------------------
@@ -311,4 +329,4 @@ def test_blocks_give_every_rank_equal_work():
         balances.append(balance(list(zip(*costs_by_rank, strict=True))))
     unaligned, aligned = balances
     assert unaligned > 1.04
-    assert aligned < 1.02
+    assert aligned < 1.02  # the promise is 1.03; the bench of packers has 64 ranks

@@ -22,6 +22,7 @@ class Distribution:
     description: str
     draw: Callable[[random.Random], int]  # one length in tokens; above `capacity` means: draw again
     realistic: bool = True
+    in_tokens: bool = False  # lengths so far apart that a window is better sized in tokens than in samples
 
     def lengths(self, num_samples: int, seed: int = 0) -> list[int]:
         """`num_samples` lengths from 1 to `capacity`, the same for the same seed."""
@@ -53,6 +54,10 @@ def _uniform(generator: random.Random, longest: int) -> int:
     return generator.randint(1, longest)
 
 
+def _zipf(generator: random.Random, shortest: int) -> int:
+    return int(shortest / (1.0 - generator.random()))  # the chance to be longer than n falls as 1 / n
+
+
 DISTRIBUTIONS: dict[str, Distribution] = {
     "caption_4k": Distribution(
         capacity=4096, draw=_caption, description="576 image tokens on 94 % + lognormal text (median 120, sigma 1)"
@@ -71,6 +76,12 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         draw=partial(_uniform, longest=8192),
         description="uniform from 1 to the capacity: few short samples",
         realistic=False,
+    ),
+    "chat_32k": Distribution(
+        capacity=32768,
+        draw=partial(_zipf, shortest=64),
+        description="chats, Zipf from 64 tokens to the capacity: many short, a few very long",
+        in_tokens=True,
     ),
 }
 

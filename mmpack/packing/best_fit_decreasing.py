@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import chain
 
 from mmpack.packing.limits import MOST_LOOKS, UNLIMITED, Limits, Room
 
@@ -57,8 +58,10 @@ def _best_fit_limited(
     lefts: list[Room] = []
     open_packs: list[tuple[int, int]] = []  # (room, pack) ascending, of the packs that another sample may still fit
     for i in longest_first:
-        start = bisect_left(open_packs, (lengths[i], -1))
-        for place in range(start, min(len(open_packs), start + MOST_LOOKS)):
+        start, end = bisect_left(open_packs, (lengths[i], -1)), len(open_packs)
+        fullest = range(start, min(end, start + MOST_LOOKS // 2))
+        # If the fullest are out of something else, the emptiest are not likely to be.
+        for place in chain(fullest, range(max(fullest.stop, end - MOST_LOOKS // 2), end)):
             if limits.fit(lefts[open_packs[place][1]], i):
                 room, pack = open_packs.pop(place)
                 break

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmpack.packing.best_fit_decreasing import best_fit_decreasing
-from mmpack.packing.exact_fill import fill_exactly, oldest_and_exact_fill
+from mmpack.packing.exact_fill import fill_exactly, next_pack
+from mmpack.packing.first_fit_decreasing import first_fit_decreasing
 from mmpack.packing.limits import UNLIMITED, Limits
 
 _VIEW_SAMPLES = (48, 256)  # looked at for one pack: first the few that nearly always do; beyond, nothing is gained
 _TAIL_PACKS, _TAIL_TRIES = 64, 8
+_PATIENCE = 16  # packs in a row that a large view may leave unfilled; then it is tried for every so many only
 _EXACT_SAMPLES = 32  # mean lengths of room that are solved exactly; before, whatever comes goes in
 
 
@@ -27,7 +29,7 @@ def exact_fill(lengths: Sequence[int], capacity: int, *, seed: int = 0, limits: 
     [10, 10, 10]
     """
     num_long = sum(2 * length > capacity for length in lengths)
-    if 4 * num_long > len(lengths):
+    if 4 * num_long > len(lengths) and not limits:
         return best_fit_decreasing(lengths, capacity, limits=limits)
     # Every token needs a place, and no two of the long samples share a pack: no packing needs fewer.
     fewest = max(-(-sum(lengths) // capacity), num_long, limits.fewest_packs())
@@ -38,6 +40,8 @@ def exact_fill(lengths: Sequence[int], capacity: int, *, seed: int = 0, limits: 
         packs = _with_other_tail(packs, lengths, capacity, seed + attempt, limits)
     if len(packs) > fewest:
         packs = min(packs, best_fit_decreasing(lengths, capacity, limits=limits), key=len)
+    if len(packs) > fewest and limits:  # best fit looks at tokens alone; first fit may suit the other limits better
+        packs = min(packs, first_fit_decreasing(lengths, capacity, limits=limits), key=len)
     return packs
 
 
@@ -70,7 +74,7 @@ def _slide_freely(lengths: Sequence[int], capacity: int, order: list[int]) -> li
     packs: list[list[int]] = []
     passed: list[int] = []  # read and left by the last packs, oldest first
     passed_lengths: list[int] = []
-    num_read = 0
+    num_read = not_full = 0
     while passed or num_read < num_samples:
         pack: list[int] = []
         room = capacity
@@ -78,21 +82,24 @@ def _slide_freely(lengths: Sequence[int], capacity: int, order: list[int]) -> li
             pack.append(order[num_read])
             room -= in_order[num_read]
             num_read += 1
-        for view_samples in _VIEW_SAMPLES:
+        hopeless = not_full >= _PATIENCE and len(packs) % _PATIENCE
+        for view_samples in _VIEW_SAMPLES[:1] if hopeless else _VIEW_SAMPLES:
             end = max(num_read, num_read + view_samples - len(passed))
-            view_lengths = passed_lengths + in_order[num_read:end]
+            view_lengths = passed_lengths[:view_samples] + in_order[num_read:end]
             if pack:
                 view_lengths.insert(0, capacity - room)
             places, num_seen = fill_exactly(view_lengths, capacity)
             if num_seen < len(view_lengths):
+                not_full = 0
                 break  # it is full: more to choose from changes nothing
+        else:
+            not_full += 1
         if pack:
             places = [place - 1 for place in places[1:]]
             num_seen -= 1
-            del view_lengths[0]
         num_new = max(0, num_seen - len(passed))
         passed += order[num_read : num_read + num_new]
-        passed_lengths = view_lengths[: len(passed)]
+        passed_lengths += in_order[num_read : num_read + num_new]
         num_read += num_new
         packs.append(pack + [passed[place] for place in places])
         for place in reversed(places):
@@ -105,7 +112,7 @@ def _slide_within_limits(lengths: Sequence[int], capacity: int, order: list[int]
     num_read = len(view)
     packs: list[list[int]] = []
     while view:
-        chosen = oldest_and_exact_fill([lengths[i] for i in view], capacity, limits.of(view))
+        chosen = next_pack([lengths[i] for i in view], capacity, limits.of(view))
         packs.append([view[place] for place in chosen])
         for place in reversed(chosen):
             del view[place]

@@ -76,7 +76,7 @@ def _first_fit_limited(lengths: Sequence[int], capacity: int, order: Iterable[in
 def _first_leaf_that_fits(trees: list[list[int]], needs: Sequence[int], num_leaves: int) -> int:
     """0 if none was found among the first so many nodes."""
     nodes = [1]
-    for _ in range(MOST_LOOKS):
+    for _ in range(4 * MOST_LOOKS):  # the way down to one leaf takes two nodes a level
         node = nodes.pop()
         if all(tree[node] >= need for tree, need in zip(trees, needs, strict=True)):
             if node >= num_leaves:

@@ -13,7 +13,7 @@ from operator import index
 
 from mmpack.errors import ConfigError
 
-MOST_LOOKS = 1024  # candidates that fit in tokens and are asked for the other limits, for one place in a pack
+MOST_LOOKS = 128  # candidates that fit in tokens and are asked for the other limits, for one place in a pack
 
 Room = list[int]  # what a pack has left of each limit
 

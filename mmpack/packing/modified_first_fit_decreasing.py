@@ -96,17 +96,20 @@ class _Packs:
 
 def _spread(lengths: Sequence[int], capacity: int, shortest_first: list[int], limits: Limits) -> list[list[int]]:
     loads: list[tuple[int, list[int]]] = []  # a heap, the emptiest pack first
+    lefts: dict[int, Room] = {}  # of the limits, by the pack's first sample
     for i in reversed(shortest_first):
         passed: list[tuple[int, list[int]]] = []
         while loads and loads[0][0] + lengths[i] <= capacity and len(passed) < MOST_LOOKS:
             load, pack = heapq.heappop(loads)
-            if not limits or limits.fit(limits.room_beside(pack), i):
+            if not limits or limits.fit(lefts[pack[0]], i):
                 pack.append(i)
                 passed.append((load + lengths[i], pack))
                 break
             passed.append((load, pack))
         else:
             passed.append((lengths[i], [i]))
+            lefts[i] = limits.room()
+        limits.take(lefts[passed[-1][1][0]], i)
         for entry in passed:
             heapq.heappush(loads, entry)
     return [pack for _, pack in sorted(loads)]

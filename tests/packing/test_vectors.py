@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmpack.packing import pack_lengths
+from mmpack.errors import ConfigError
+from mmpack.packing import pack_lengths, packing_metrics
+from mmpack.packing.pack_count import with_pack_count
 
 FOURTEEN = [100, 60, 55, 50, 40, 34, 33, 30, 20, 17, 16, 10, 5, 1]
 EIGHT = [4, 1, 3, 2, 1, 3, 4, 5]
@@ -71,3 +73,69 @@ def test_shuffling_leaves_numpys_generator_alone() -> None:
     np.random.seed(3)  # noqa: NPY002
     pack_lengths([3, 5, 2, 7, 4, 6], 10, algorithm="first_fit_shuffle", seed=1)
     assert np.random.rand() == expected  # noqa: NPY002
+
+
+MFFD = "modified_first_fit_decreasing"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lengths", "capacity", "num_bins", "utilization", "balance"),
+    [
+        (MFFD, EIGHT, 5, 5, 0.92, 0.8809),
+        ("first_fit_decreasing", EIGHT, 5, 5, 0.92, 0.8056),
+        ("first_fit_decreasing", FOURTEEN, 100, 5, 0.942, 0.8623),
+        (MFFD, FOURTEEN, 100, 5, 0.942, 0.9136),
+        ("concatenative", FOURTEEN, 100, 6, 0.785, None),
+    ],
+)
+def test_metrics(
+    algorithm: str, lengths: list[int], capacity: int, num_bins: int, utilization: float, balance: float | None
+) -> None:
+    metrics = packing_metrics(pack_lengths(lengths, capacity, algorithm=algorithm), lengths, capacity)
+    assert metrics.num_bins == num_bins
+    assert metrics.num_sequences == len(lengths)
+    assert metrics.bin_utilization == pytest.approx(utilization, abs=5e-5)
+    assert metrics.waste_ratio == pytest.approx(1 - utilization, abs=5e-5)
+    assert metrics.packing_efficiency == pytest.approx(-(-sum(lengths) // capacity) / num_bins)
+    if balance is not None:
+        assert metrics.bin_balance == pytest.approx(balance, abs=5e-5)
+
+
+def test_metrics_of_nothing_and_of_one() -> None:
+    nothing, one = packing_metrics([], [], 8), packing_metrics([[0]], [4], 8)
+    assert (nothing.bin_utilization, nothing.waste_ratio, nothing.bin_balance, nothing.packing_efficiency) == (
+        1,
+        0,
+        1,
+        1,
+    )
+    assert (one.bin_utilization, one.waste_ratio, one.bin_balance, one.packing_efficiency) == (0.5, 0.5, 1, 1)
+
+
+def test_bins_in_a_multiple() -> None:
+    packs = with_pack_count(pack_lengths(FOURTEEN, 100, algorithm=MFFD), multiple=4)
+    assert packs == [[0], [1, 4], [2, 5, 11, 13], [7], [3, 6, 12], [10], [9], [8]]
+    assert packing_metrics(packs, FOURTEEN, 100).bin_utilization == pytest.approx(0.5887, abs=1e-4)
+
+
+def test_bins_of_a_least_number() -> None:
+    packs = pack_lengths([30, 30, 30, 5, 5], 100, algorithm=MFFD)
+    assert with_pack_count(packs, at_least=4) == [[0, 1], [4], [3], [2]]
+    with pytest.raises(ConfigError, match="2 samples cannot fill 4 packs"):
+        with_pack_count([[0, 1]], at_least=4)
+    with pytest.raises(ConfigError, match="0 samples cannot fill 2 packs"):
+        with_pack_count([], at_least=2)
+
+
+@pytest.mark.parametrize("algorithm", ["greedy_knapsack", "first_fit_decreasing"])
+def test_knapsack_and_first_fit_decreasing_agree(algorithm: str) -> None:
+    lengths = [1200, 700, 640, 2048, 300, 900, 128, 64, 1500, 512]
+    packs = [[lengths[i] for i in pack] for pack in pack_lengths(lengths, 2048, algorithm=algorithm)]
+    assert packs == [[2048], [1500, 512], [1200, 700, 128], [900, 640, 300, 64]]
+    assert [sum(pack) for pack in packs] == [2048, 2012, 2028, 1904]
+
+
+def test_what_no_bin_holds_is_an_error() -> None:
+    for lengths in ([101], [3, 12, 4]):
+        with pytest.raises(ConfigError, match=r"is \d+ tokens, a pack holds"):
+            pack_lengths(lengths, 100 if lengths == [101] else 10, algorithm=MFFD)
