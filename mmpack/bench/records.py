@@ -79,8 +79,31 @@ class BenchRecord:
         return cls(**json.loads(line))
 
 
+def tables(records: Iterable[BenchRecord]) -> str:
+    """Records of any kinds as text: a table for each kind, told by its metrics, and below what was not measured.
+
+    A record without metrics is a measurement that was not made; its config says why under ``skipped``.
+    """
+    kinds: list[tuple[set[str], list[BenchRecord]]] = []
+    skipped: list[str] = []
+    for record in records:
+        names = set(record.metrics)
+        if not names:
+            skipped.append(f"not measured: {record.case}  {record.subject}: {record.config.get('skipped')}")
+            continue
+        for known, members in kinds:
+            if known >= names or known <= names:
+                known |= names
+                members.append(record)
+                break
+        else:
+            kinds.append((names, [record]))
+    parts = [table(members) for _, members in kinds]
+    return "\n\n".join(parts + (["\n".join(skipped)] if skipped else []))
+
+
 def table(records: Iterable[BenchRecord]) -> str:
-    """The records of one bench as text: a line each, a column for each metric that any of them has."""
+    """The records of one kind as text: a line each, a column for each metric that any of them has."""
     rows = list(records)
     metrics = list(dict.fromkeys(name for record in rows for name in record.metrics))
     lines = [["case", "subject", *metrics]]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from mmpack.bench import packers
-from mmpack.bench.records import BenchRecord, table
+from mmpack.bench.records import tables
 from mmpack.cli.show import progress, say
 from mmpack.config import read_document
 from mmpack.errors import ConfigError, nearest
@@ -22,14 +21,10 @@ def run(path: str, settings: Sequence[str], *, as_json: bool) -> None:
     if name not in BENCHES:
         raise ConfigError(f"{path}: bench={name!r} is no bench; {nearest(str(name), BENCHES)}")
     config = BENCHES[name].config_from_mapping(values, where=path)
-    cases = [(mix, window) for mix in config.distributions for window in config.windows]
-    records: list[BenchRecord] = []
     with progress("measuring") as advance:
-        for done, (mix, window) in enumerate(cases, start=1):
-            records += BENCHES[name].run(replace(config, distributions=(mix,), windows=(window,)))
-            advance(done, len(cases), mix)
+        records = BENCHES[name].run(config, advance)
     if as_json:
         for record in records:
             print(record.to_json())
     else:
-        say(table(records))
+        say(tables(records))

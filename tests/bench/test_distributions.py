@@ -28,6 +28,13 @@ def test_mixes_are_what_they_say():
     assert 3900 < sum(uniform) / 5000 < 4300
 
 
+def test_chats_fall_off_as_one_over_their_length():
+    chats = DISTRIBUTIONS["chat_32k"].lengths(20_000)
+    assert min(chats) == 64
+    for longer in (128, 512, 4096):
+        assert sum(length > longer for length in chats) / 20_000 == pytest.approx(64 / longer, rel=0.2)
+
+
 def test_unknown_distribution_names_the_nearest():
     with pytest.raises(ConfigError, match="unknown length distribution 'text_2'; did you mean 'text_2k'"):
         distribution("text_2")

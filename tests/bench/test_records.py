@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mmpack.bench.records import BenchRecord, machine, table
+from mmpack.bench.records import BenchRecord, machine, table, tables
 
 
 def record(subject: str, **metrics: float) -> BenchRecord:
@@ -30,3 +30,12 @@ def test_table_has_a_column_for_every_metric():
         ["c", "mmpack", "99.500", "1,234"],
         ["c", "peer", "71.250", "-"],
     ]
+
+
+def test_tables_part_the_kinds_and_name_what_was_not_measured():
+    missing = BenchRecord(bench="b", case="c", subject="peer", metrics={}, config={"skipped": "not installed"})
+    text = tables([record("mmpack", fill=99.5, wait=3), missing, record("x", balance=1.5), record("y", fill=70.0)])
+    first, second, last = text.split("\n\n")
+    assert [line.split()[1] for line in first.splitlines()] == ["subject", "mmpack", "y"]
+    assert [line.split() for line in second.splitlines()] == [["case", "subject", "balance"], ["c", "x", "1.500"]]
+    assert last == "not measured: c  peer: not installed"
