@@ -8,6 +8,7 @@ Plain integers and NumPy; no torch. Two kinds of padding exist and are never mix
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -50,6 +51,50 @@ class Layout:
                 raise ConfigError(f"fixed_total={self.fixed_total}; it must be at least 1, or None")
             if self.fixed_total % self.total_multiple:
                 raise ConfigError(f"fixed_total={self.fixed_total} is not a multiple of {self.total_multiple}")
+
+    @classmethod
+    def for_parallelism(
+        cls,
+        *,
+        context_parallel: int = 1,
+        tensor_parallel: int = 1,
+        sequence_parallel: bool = False,
+        fp8_multiple: int = 1,
+        fixed_total: int | None = None,
+    ) -> Layout:
+        """What a parallel layout needs, and no more.
+
+        Attention with context parallelism needs every sequence to be a multiple of 2 x CP; everything else concerns
+        the row alone: sequence parallelism cuts it into CP x TP pieces, and FP8 wants a multiple in each of them.
+
+        Args:
+            context_parallel, tensor_parallel: sizes.
+            sequence_parallel: whether activations are cut along the row over the tensor-parallel ranks.
+            fp8_multiple: 16 for FP8, 32 for MXFP8, 128 for blockwise scaling, 1 without.
+            fixed_total: length of every row (pipeline parallelism).
+
+        Raises:
+            ConfigError: a size below 1, or a fixed total that does not divide.
+
+        >>> layout = Layout.for_parallelism(context_parallel=2, tensor_parallel=4, sequence_parallel=True)
+        >>> layout.sequence_multiple, layout.total_multiple
+        (4, 8)
+        """
+        sizes = {
+            "context_parallel": context_parallel,
+            "tensor_parallel": tensor_parallel,
+            "fp8_multiple": fp8_multiple,
+        }
+        for name, size in sizes.items():
+            if size < 1:
+                raise ConfigError(f"{name}={size}; it must be at least 1")
+        per_sequence = 2 * context_parallel if context_parallel > 1 else 1
+        pieces = context_parallel * (tensor_parallel if sequence_parallel else 1) * fp8_multiple
+        return cls(
+            sequence_multiple=per_sequence,
+            total_multiple=math.lcm(per_sequence, pieces),
+            fixed_total=fixed_total,
+        )
 
     def room(self, num_tokens: int) -> int:
         """Positions that a sample of `num_tokens` takes in a row: the length that planning counts with."""
@@ -113,6 +158,36 @@ class Offsets:
 def _differences(offsets: Sequence[int]) -> NDArray[np.int64]:
     whole = np.array(offsets, dtype=np.int64)
     return whole[1:] - whole[:-1]
+
+
+def zigzag_indices(cu_seqlens_padded: Sequence[int], size: int) -> NDArray[np.int64]:
+    """(size, T / size) positions of the row that each context-parallel rank holds.
+
+    Every segment is cut into 2 x size pieces; rank r takes pieces r and 2 x size - 1 - r of each, so that causal
+    attention costs every rank the same.
+
+    Raises:
+        ConfigError: a segment whose length is no multiple of 2 x size: it would lose tokens.
+
+    >>> zigzag_indices([0, 8], 2).tolist()
+    [[0, 1, 6, 7], [2, 3, 4, 5]]
+    """
+    if size < 1:
+        raise ConfigError(f"context_parallel={size}; it must be at least 1")
+    offsets = np.asarray(cu_seqlens_padded, dtype=np.int64)
+    lengths = offsets[1:] - offsets[:-1]
+    if size == 1:
+        return np.arange(offsets[-1], dtype=np.int64)[None]
+    if (lengths % (2 * size)).any():
+        bad = int(lengths[lengths % (2 * size) != 0][0])
+        raise ConfigError(
+            f"a segment of {bad} positions cannot be cut for context_parallel={size}: that needs a multiple of "
+            f"{2 * size}; set layout.sequence_multiple={2 * size}, and a total_multiple that {2 * size} divides"
+        )
+    place = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], lengths)
+    piece = place // np.repeat(lengths // (2 * size), lengths)
+    rank = np.minimum(piece, 2 * size - 1 - piece)
+    return np.argsort(rank, kind="stable").reshape(size, -1)
 
 
 def mrope_positions(is_picture_n: NDArray[np.bool_], grids: Sequence[tuple[int, int]], room: int) -> NDArray[np.int64]:
