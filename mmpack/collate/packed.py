@@ -15,6 +15,7 @@ import torch
 from mmpack.batch import PackedBatch
 from mmpack.collate.pictures import Tiles, decode, picture_fields
 from mmpack.collate.rows import Row, RowStyle, check_loss_weight
+from mmpack.errors import Reason, SampleError
 from mmpack.layout import Layout
 from mmpack.sample import IGNORE_INDEX, EncodedSample, LostSample, PlannedSample
 from mmpack.tiling import TilingPolicy
@@ -45,11 +46,7 @@ class Collator:
 
     def collate(self, pack: Sequence[PlannedSample], *, pack_index: int) -> tuple[PackedBatch, list[LostSample]]:
         """The batch, and the samples of the pack that were lost after planning (already known ones included)."""
-        style = RowStyle(
-            pad_token_id=self.pad_token_id,
-            loss_weight=self.loss_weight,
-            merge_size=getattr(self.tiling, "merge_size", None),
-        )
+        style = self._style()
         tiles: Tiles = []
         rows: list[Row] = []
         lost: list[LostSample] = []
@@ -84,3 +81,15 @@ class Collator:
             **picture_fields(kept, tiles, self.tiling),
         )
         return batch, lost
+
+    def filler(self, *, pack_index: int) -> PackedBatch:
+        """A batch that teaches nothing, for a rank that has none while others have."""
+        lost = LostSample(key="", source="", num_tokens=1, error=SampleError(Reason.UNREADABLE, "a filler"))
+        return self.collate([lost], pack_index=pack_index)[0]
+
+    def _style(self) -> RowStyle:
+        return RowStyle(
+            pad_token_id=self.pad_token_id,
+            loss_weight=self.loss_weight,
+            merge_size=getattr(self.tiling, "merge_size", None),
+        )

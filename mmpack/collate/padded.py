@@ -11,7 +11,7 @@ import torch
 from mmpack.batch import PaddedBatch
 from mmpack.collate.pictures import Tiles, decode, picture_fields
 from mmpack.collate.rows import Row, RowStyle, check_loss_weight
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.layout import round_up
 from mmpack.sample import IGNORE_INDEX, EncodedSample, LostSample, PlannedSample
 from mmpack.tiling import TilingPolicy
@@ -53,11 +53,7 @@ class PaddedCollator:
 
     def collate(self, pack: Sequence[PlannedSample], *, pack_index: int) -> tuple[PaddedBatch, list[LostSample]]:
         """The batch, and the samples that were lost after planning: rows of padding only."""
-        style = RowStyle(
-            pad_token_id=self.pad_token_id,
-            loss_weight=self.loss_weight,
-            merge_size=getattr(self.tiling, "merge_size", None),
-        )
+        style = self._style()
         width = self.row_length(max(sample.num_tokens for sample in pack))
         tiles: Tiles = []
         rows: list[Row] = []
@@ -87,3 +83,15 @@ class PaddedCollator:
             **picture_fields(kept, tiles, self.tiling),
         )
         return batch, lost
+
+    def filler(self, *, pack_index: int) -> PaddedBatch:
+        """A batch that teaches nothing, for a rank that has none while others have."""
+        lost = LostSample(key="", source="", num_tokens=1, error=SampleError(Reason.UNREADABLE, "a filler"))
+        return self.collate([lost], pack_index=pack_index)[0]
+
+    def _style(self) -> RowStyle:
+        return RowStyle(
+            pad_token_id=self.pad_token_id,
+            loss_weight=self.loss_weight,
+            merge_size=getattr(self.tiling, "merge_size", None),
+        )

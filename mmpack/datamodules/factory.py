@@ -70,6 +70,15 @@ class EnergonStreamFactory:
             max_batch_bytes=max_batch_bytes(stream.capacity or 0, collator),
         )
 
+    @property
+    def endless(self) -> bool:
+        """Whether the source repeats."""
+        return self.source.repeat
+
+    def filler(self, pack_index: int) -> PackedBatch:
+        """A pack of weight zero."""
+        return self.collator.filler(pack_index=pack_index)
+
     def __call__(self, stream: int) -> PackStream[PackedBatch]:
         return PackStream(
             self.stream,

@@ -28,4 +28,7 @@ class StreamFactory(Protocol[B_co]):
     def versions(self) -> Mapping[str, str]: ...
     @property
     def max_batch_bytes(self) -> int: ...  # what the tensors of one pack can take, for the transfer
+    @property
+    def endless(self) -> bool: ...  # whether its streams never end
+    def filler(self, pack_index: int) -> B_co: ...  # a batch of weight zero
     def __call__(self, stream: int) -> Stream[B_co]: ...

@@ -17,6 +17,7 @@ from mmpack import state as states
 from mmpack.batch import B
 from mmpack.errors import ConfigError, StateError
 from mmpack.loader.contract import StreamFactory
+from mmpack.loader.equal import EqualSteps, Exchange, sure_turns
 from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
 from mmpack.stats import DropLedger
 
@@ -33,6 +34,7 @@ class PackLoader(Generic[B]):
         num_workers: processes that read, encode and decode; 0 reads in this process.
         prefetch: packs that each worker prepares ahead.
         restart: begin anew at every ``iter()``.
+        exchange: how the ranks agree that an epoch has ended, for equal numbers of steps; None: they do not.
 
     Raises:
         ConfigError: sizes that do not go together; the text names those that do.
@@ -47,6 +49,7 @@ class PackLoader(Generic[B]):
         num_workers: int = 0,
         prefetch: int = 2,
         restart: bool = False,
+        exchange: Exchange | None = None,
     ) -> None:
         self.factory = factory
         self.num_streams = factory.num_streams
@@ -67,6 +70,7 @@ class PackLoader(Generic[B]):
             raise ConfigError(f"prefetch={prefetch}; it must be at least 1")
         self.rank, self.world_size, self.num_workers = rank, world_size, num_workers
         self.prefetch, self.restart = prefetch, restart
+        self.exchange = None if factory.endless or world_size == 1 else exchange
         self._iteration = 0  # of those begun; an older one must not go on
         self._reset()
 
@@ -104,24 +108,34 @@ class PackLoader(Generic[B]):
         own = self._own_streams()
         ended: set[int] = set()
         iteration = self._iteration
-        while len(ended) < len(own):
+        equal = None if self.exchange is None else EqualSteps(self.exchange)
+        empty_turns = 0  # in a row, on all ranks: one for each stream of a rank, and the epoch is over everywhere
+        while len(ended) < len(own) if equal is None else empty_turns < len(own):
             if iteration != self._iteration:
                 raise StateError(
                     "this iteration is over: another one of the same loader has begun, or a state was loaded; "
                     "make one loader for each loop that runs at the same time"
                 )
-            stream = own[self._steps % len(own)]
-            if stream not in ended:
-                item = feed.get(stream)
-                if not isinstance(item, EndOfStream):
-                    self._streams[stream] = item.stream_state
-                    self._steps += 1
-                    yield item
-                    continue
+            stream, pack_index = own[self._steps % len(own)], self._base + self._steps * self.world_size + self.rank
+            item = None if stream in ended else feed.get(stream)
+            if isinstance(item, EndOfStream):
                 self._streams[stream] = item.state
                 ended.add(stream)
-            self._steps += 1  # an ended stream's turns pass without a pack
+                item = None
+            any_pack = item is not None if equal is None else equal.any_pack(self._steps, self._sure_turns(item))
+            if item is not None:
+                self._streams[stream] = item.stream_state
+            self._steps += 1
+            empty_turns = 0 if any_pack else empty_turns + 1
+            if any_pack:
+                yield self.factory.filler(pack_index) if item is None else item
         self.epoch, self._base, self._steps = self.epoch + 1, 0, 0
+
+    def _sure_turns(self, item: B | None) -> int:
+        if item is None:
+            return 0
+        states = {**self._streams, item.stream_state["stream"]: item.stream_state}
+        return sure_turns(states.values(), len(states))
 
     @property
     def drops(self) -> DropLedger:

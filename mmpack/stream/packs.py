@@ -115,6 +115,8 @@ class PackStream(Generic[B]):
         self._waiting: list[_Held] = []  # second copies of samples in the window
         self.ledger = DropLedger()
         self.num_read = 0  # samples taken from the source, kept or not
+        self.num_read_in_epoch = 0
+        self.num_emitted = 0  # samples in the packs of this epoch
         self.epoch = 0
         self.round = 0  # packs emitted in this epoch
         self.exhausted = False  # the source has no more samples in this epoch
@@ -126,6 +128,7 @@ class PackStream(Generic[B]):
         if not self.exhausted or len(self._window) or self._alone or len(self._aligned):
             raise StateError(f"stream {self.stream} is within epoch {self.epoch}, not at the start of {epoch}")
         self.epoch, self.round, self.exhausted = epoch, 0, False
+        self.num_read_in_epoch = self.num_emitted = 0
         self._aligned.restart()
 
     def __iter__(self) -> Iterator[B]:
@@ -136,6 +139,7 @@ class PackStream(Generic[B]):
             for sample in lost:
                 self._drop(sample.source, sample.error, sample.key)
             self.round += 1
+            self.num_emitted += len(plan)
             yield dataclasses.replace(batch, stream_state=self.state())
 
     def _next_plan(self) -> list[_Held] | None:
@@ -192,6 +196,7 @@ class PackStream(Generic[B]):
                     f"sample (left out so far: {reasons}); mend the data, or use fewer streams (num_streams)"
                 )
             self.num_read += 1
+            self.num_read_in_epoch += 1
             try:
                 if isinstance(drawn.sample, SampleError):
                     raise drawn.sample
@@ -228,6 +233,9 @@ class PackStream(Generic[B]):
             "round": self.round,
             "exhausted": self.exhausted,
             "num_read": self.num_read,
+            "num_read_in_epoch": self.num_read_in_epoch,
+            "emitted": self.num_emitted,
+            "left": self._left(),
             "source": self._source.state(),
             "window": [held.saved for held in self._window.items],
             "alone": [held.saved for held in self._alone],
@@ -236,6 +244,11 @@ class PackStream(Generic[B]):
             "plans": [[held.saved for held in plan] for plan in self._aligned.plans],
             "drops": self.ledger.to_dict(),
         }
+
+    def _left(self) -> int:
+        """Samples that are still to come in this epoch, about: held ones, and those that were not read yet."""
+        held = len(self._window) + len(self._alone) + len(self._waiting) + sum(map(len, self._aligned.plans))
+        return held + max(0, self._source.num_samples - self.num_read_in_epoch)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on behind the pack that `state` came with; must be called before iterating.
@@ -251,6 +264,7 @@ class PackStream(Generic[B]):
         self._source.restore(state["source"])
         self.epoch, self.round = state["epoch"], state["round"]
         self.exhausted, self.num_read = state["exhausted"], state["num_read"]
+        self.num_read_in_epoch, self.num_emitted = state["num_read_in_epoch"], state["emitted"]
         self.ledger = DropLedger.from_dict(state["drops"])
         for saved in (*state["window"], *state["alone"]):
             self._hold(self._read_again(saved))
