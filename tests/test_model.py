@@ -149,9 +149,10 @@ def test_a_pack_without_pictures_and_one_without_labels_run() -> None:
 
 def test_tiles_that_contradict_the_tower_are_refused() -> None:
     batch = pack(SAMPLES)
-    net = model(image_size_px=56)
     with pytest.raises(ConfigError, match=f"={PER_TILE}, but the vision tower gives 16"):
-        net(batch)
+        model(patch_size_px=7)(batch)
+    with pytest.raises(ConfigError, match=r"tiles of 28 px, the vision tower wants 56; .* set tile_size_px=56"):
+        model(image_size_px=56)(batch)
 
 
 def test_gradient_checkpointing_gives_the_same_gradients() -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mmpack.batch.mrope import check_mrope
 from mmpack.sample import IMAGE_TOKEN_INDEX, PixelKind
 
 
@@ -34,6 +35,8 @@ class WithPictures(Protocol):
 
     @property
     def tokens(self) -> Tensor: ...
+    @property
+    def position_ids(self) -> Tensor: ...
     @property
     def pixels(self) -> Tensor: ...
     @property
@@ -73,6 +76,7 @@ def check_pictures(batch: WithPictures) -> None:
     grids = batch.image_grids[:, 0] * batch.image_grids[:, 1]
     overview = batch.tiles_per_image - grids
     assert bool(((overview == 0) | (overview == 1)).all()), "image_grids does not fit tiles_per_image"
+    check_mrope(batch)
 
 
 def tower_inputs(batch: WithPictures, norm: PixelNorm, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -85,18 +89,20 @@ def tower_inputs(batch: WithPictures, norm: PixelNorm, dtype: torch.dtype) -> di
     """
     if batch.pixels.shape[0] == 0:
         return {}
-    pixels = norm(batch.pixels, dtype)
     if batch.pixel_kind == "tiles":
-        return {"pixel_values": pixels}
+        return {"pixel_values": norm(batch.pixels, dtype)}
     if batch.pixel_kind == "anyres":
-        of_each = pixels.split_with_sizes(batch.tiles_per_image.tolist())
+        of_each = norm(batch.pixels, dtype).split_with_sizes(batch.tiles_per_image.tolist())
         return {
             "pixel_values": torch.nn.utils.rnn.pad_sequence(list(of_each), batch_first=True),
             "image_sizes": batch.image_sizes.long(),
         }
-    repeated = pixels.unsqueeze(2).expand(-1, -1, norm.frames_per_patch, -1, -1)
+    flat, grids = flat_patches(batch, norm, dtype)
+    return {"pixel_values": flat, "image_grid_thw": grids}
+
+
+def flat_patches(batch: WithPictures, norm: PixelNorm, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(N, 3 * frames * P * P) patches, and (pictures, 3) frames, rows and columns of each picture."""
+    patches = norm(batch.pixels, dtype).unsqueeze(2).expand(-1, -1, norm.frames_per_patch, -1, -1)
     one = torch.ones(len(batch.image_grids), 1, dtype=torch.long, device=batch.image_grids.device)
-    return {
-        "pixel_values": repeated.reshape(len(pixels), -1),
-        "image_grid_thw": torch.cat([one, batch.image_grids.long()], dim=1),
-    }
+    return patches.flatten(1), torch.cat([one, batch.image_grids.long()], dim=1)

@@ -149,6 +149,7 @@ def refuse_traps(inputs: Mapping[str, Any], *, attention: str | None = None) -> 
         raise ConfigError("packed call with use_cache unset or on: transformers then ignores the seams; pass False")
     if positions is None:
         raise ConfigError("packed call without position_ids: every sample but the first gets wrong positions")
+    _refuse_picture_traps(inputs, positions)
     if positions.ndim == 3 and positions.shape[0] == 3:
         raise ConfigError(
             "packed call with 3 rows of M-RoPE position_ids: the seams are read from the row of text positions; "
@@ -163,3 +164,24 @@ def refuse_traps(inputs: Mapping[str, Any], *, attention: str | None = None) -> 
         raise ConfigError("eager attention adds its mask to the scores, a bool mask would hide nothing; use sdpa")
     if attention is not None and attention.startswith("mmpack_") and not has_offsets:
         raise ConfigError(f"attention {attention!r} needs cu_seq_lens_q; use mask='varlen'")
+
+
+def _refuse_picture_traps(inputs: Mapping[str, Any], positions: Tensor) -> None:
+    pixels, grids = inputs.get("pixel_values"), inputs.get("image_grid_thw")
+    if grids is not None and positions.ndim == 2:
+        raise ConfigError(
+            "packed call with image_grid_thw and one row of position_ids: the model takes them for the positions in "
+            "time, height and width too, and looks for no seams; pass (4, 1, T)"
+        )
+    if pixels is None:
+        return
+    if pixels.ndim == 2 and grids is None:
+        raise ConfigError(
+            "packed call with flat patches as pixel_values and no image_grid_thw: the tower cannot tell the pictures "
+            "apart; pass their grids (pictures, 3)"
+        )
+    if pixels.ndim == 5 and inputs.get("image_sizes") is None:
+        raise ConfigError(
+            "packed call with pixel_values by picture and no image_sizes: the model cannot put the tiles together; "
+            "pass their sizes (pictures, 2) as height, width"
+        )

@@ -7,14 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpack.batch import Batch
 from mmpack.errors import ConfigError
+from mmpack.model.pictures import PictureRules
 
 
-def blank_picture_sum(hf: Any, batch: Batch, dtype: torch.dtype) -> Tensor:
-    """() sum of the embeddings of a blank picture: times zero, a loss that touches every parameter of the tower.
+def blank_picture_loss(hf: Any, rules: PictureRules, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """() zero, whose gradient is zero for every parameter that a picture's embeddings depend on.
 
-    The shape of a tile, or of a patch, is the batch's.
+    The value is zero whatever the tower makes of a blank picture, be it infinite; the gradients are as long as the
+    tower's activations are finite.
+
+    Args:
+        hf: the transformers model.
+        rules: the form of the tower's pictures.
 
     Raises:
         ConfigError: the model has a vision tower and no ``get_image_features``.
@@ -22,27 +27,39 @@ def blank_picture_sum(hf: Any, batch: Batch, dtype: torch.dtype) -> Tensor:
     features = getattr(hf.model, "get_image_features", None)
     if features is None:
         raise ConfigError(f"{type(hf).__name__} has a vision tower and no get_image_features; pass text models only")
-    side_px = batch.pixels.shape[-1]
+    side_px = rules.tile_size_px
     inputs: dict[str, Tensor] = {}
     pixels: tuple[int, ...]
-    if batch.pixel_kind == "tiles":
+    if rules.kind == "tiles":
         pixels = (1, 3, side_px, side_px)
-    elif batch.pixel_kind == "anyres":
-        pixels = (1, 1 + _least_tiles(hf.config, side_px), 3, side_px, side_px)
-        inputs["image_sizes"] = torch.tensor([[side_px, side_px]], device=batch.pixels.device)
+    elif rules.kind == "anyres":
+        pixels = (1, _num_tiles(hf.config, side_px), 3, side_px, side_px)
+        inputs["image_sizes"] = torch.tensor([[side_px, side_px]], device=device)
     else:
-        merge = hf.config.vision_config.spatial_merge_size
-        pixels = (merge * merge, 3 * batch.pixel_norm.frames_per_patch * side_px * side_px)
-        inputs["image_grid_thw"] = torch.tensor([[1, merge, merge]], device=batch.pixels.device)
-    blank = torch.zeros(pixels, dtype=dtype, device=batch.pixels.device)
+        merge = rules.merge_size or 1
+        pixels = (merge * merge, 3 * rules.frames_per_patch * side_px * side_px)
+        inputs["image_grid_thw"] = torch.tensor([[1, merge, merge]], device=device)
+    blank = torch.zeros(pixels, dtype=dtype, device=device)
     output = features(pixel_values=blank, return_dict=True, **inputs).pooler_output
-    parts = [output] if isinstance(output, Tensor) else list(output)
-    return torch.stack([part.float().sum() for part in parts]).sum()
+    zero: Tensor = _WeightZero.apply(*([output] if isinstance(output, Tensor) else output))  # type: ignore[no-untyped-call]
+    return zero
 
 
-def _least_tiles(config: Any, side_px: int) -> int:
-    """Tiles of a square picture of one tile's side, overview not counted, as transformers chooses them."""
+class _WeightZero(torch.autograd.Function):
+    """Any tensors -> zero, with gradients of zero. A product with 0 would be NaN where they are infinite."""
+
+    @staticmethod
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        ctx.forms = [(part.shape, part.dtype, part.device) for part in parts]
+        return torch.zeros((), device=parts[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.forms)
+
+
+def _num_tiles(config: Any, side_px: int) -> int:
+    """Tiles of a square picture of one tile's side, overview included, as transformers counts them."""
     from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
-    size = (side_px, side_px)
-    return int(image_size_to_num_patches(size, config.image_grid_pinpoints, side_px)) - 1
+    return int(image_size_to_num_patches((side_px, side_px), config.image_grid_pinpoints, side_px))

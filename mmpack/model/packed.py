@@ -12,9 +12,10 @@ from mmpack.attention import AUTO, choose
 from mmpack.batch import IGNORE_INDEX, Batch, PaddedBatch
 from mmpack.batch.transformers import MASKS, model_inputs, refuse_traps
 from mmpack.errors import ConfigError, nearest
-from mmpack.model.blank import blank_picture_sum
-from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
+from mmpack.model.blank import blank_picture_loss
+from mmpack.model.pictures import PictureRules
 from mmpack.model.varlen import register_attention
+from mmpack.tiling import TilingPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -63,7 +64,17 @@ class PackedModel(nn.Module):
         hf.set_attn_implementation(towers if has_vision else self.attention)
         self._has_vision = has_vision
         self.image_token_id: int | None = getattr(hf.config, "image_token_id", None)
-        self.embeddings_per_tile: int | None = _embeddings_per_tile(hf.config) if has_vision else None
+        self.pictures = PictureRules.of(hf.config)  # None for a family that is not known, which goes unchecked
+
+    @property
+    def embeddings_per_tile(self) -> int | None:
+        """Positions that one tile takes in the sequence; None where that is not a constant of the tower."""
+        return None if self.pictures is None else self.pictures.embeddings_per_tile
+
+    def check_tiling(self, tiling: TilingPolicy) -> None:
+        """Raises ConfigError, with the remedy, if pictures cut by `tiling` are not what the vision tower expects."""
+        if self.pictures is not None:
+            self.pictures.check(tiling)
 
     @property
     def device(self) -> torch.device:
@@ -95,7 +106,7 @@ class PackedModel(nn.Module):
         per_token[:, columns] = losses_Bn.detach()
         loss_sum = (losses_Bn * weights_Bn).sum()
         if self._has_vision and not batch.pixels.shape[0] and torch.is_grad_enabled():
-            loss_sum = loss_sum + 0.0 * blank_picture_sum(self.hf, batch, self.dtype)
+            loss_sum = loss_sum + blank_picture_loss(self.hf, self._rules_for(batch), self.device, self.dtype)
         return PackedOutput(
             loss_sum=loss_sum,
             weight_sum=weights_Bn.sum(),
@@ -113,26 +124,30 @@ class PackedModel(nn.Module):
         return logits
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
-        num_tiles = batch.pixels.shape[0]
-        if num_tiles and self.embeddings_per_tile is not None:
-            check_embeddings_per_tile(self.embeddings_per_tile, int(batch.tokens_per_image.sum()) // num_tiles)
+        if self.pictures is not None:
+            self.pictures.check_batch(batch)
         if isinstance(batch, PaddedBatch):
             if self.mask == "varlen":
                 raise ConfigError("a padded batch needs a model with mask='block_diagonal'; this one has 'varlen'")
-            return model_inputs(batch, image_token_id=self.image_token_id, dtype=self.dtype)
-        inputs = model_inputs(batch, image_token_id=self.image_token_id, mask=self.mask, dtype=self.dtype)
-        refuse_traps(inputs, attention=self.attention)
+            inputs = model_inputs(batch, image_token_id=self.image_token_id, dtype=self.dtype)
+        else:
+            inputs = model_inputs(batch, image_token_id=self.image_token_id, mask=self.mask, dtype=self.dtype)
+            refuse_traps(inputs, attention=self.attention)
+        if self.pictures is not None and self.pictures.kind == "patches" and batch.position_ids.ndim == 2:
+            # text of another data module: in M-RoPE it has the same position in time, height and width
+            inputs["position_ids"] = batch.position_ids.expand(4, -1, -1)
         return inputs
 
-
-def _embeddings_per_tile(config: Any) -> int | None:
-    """For LLaVA over CLIP or SigLIP; None where the number is not a constant of the tower."""
-    tower = config.vision_config
-    strategy = getattr(config, "vision_feature_select_strategy", None)
-    if config.model_type != "llava" or tower.model_type not in ("clip_vision_model", "siglip_vision_model"):
-        return None
-    keeps = strategy == "full" and tower.model_type == "clip_vision_model"
-    return embeddings_per_tile(tower.image_size, tower.patch_size, keeps_class_token=keeps)
+    def _rules_for(self, batch: Batch) -> PictureRules:
+        """The tower's rules, or what can be guessed of them from a batch."""
+        if self.pictures is not None:
+            return self.pictures
+        return PictureRules(
+            kind=batch.pixel_kind,
+            tile_size_px=batch.pixels.shape[-1],
+            merge_size=getattr(self.hf.config.vision_config, "spatial_merge_size", None),
+            frames_per_patch=batch.pixel_norm.frames_per_patch,
+        )
 
 
 def per_sample_loss(batch: Batch, output: PackedOutput) -> Tensor:

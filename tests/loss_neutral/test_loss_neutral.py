@@ -224,7 +224,7 @@ def test_a_planted_fault_in_the_batch_fails_the_proof(
 
 
 def test_a_gradient_on_one_side_only_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmpack.model.packed.blank_picture_sum", lambda *given: 0.0)
+    monkeypatch.setattr("mmpack.model.packed.blank_picture_loss", lambda *given: 0.0)
     texts, pictures = [SAMPLES[1]], [SAMPLES[0]]
     renamed = dataclasses.replace(pack(texts), sample_keys=(SAMPLES[0].key,))
     faults = compare(model(), renamed, [pack(pictures)]).faults()
