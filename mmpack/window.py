@@ -43,6 +43,8 @@ class Window(Generic[T]):
     (True, ['a', 'd'], False, ['b', 'c'])
     """
 
+    emitting = False  # samples come in again after every pack
+
     def __init__(
         self,
         capacity: int,

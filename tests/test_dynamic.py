@@ -3,7 +3,6 @@ ranks."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from itertools import chain
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmpack.dynamic import (
-    DynamicWindow,
     MicroBatch,
     bucket_batches,
     deal_packs,
@@ -21,7 +19,7 @@ from mmpack.dynamic import (
     packed_microbatches,
     padded_batches,
 )
-from mmpack.errors import ConfigError, StateError
+from mmpack.errors import ConfigError
 from mmpack.packing import ALGORITHMS
 
 EIGHT = [2, 4, 7, 6, 3, 4, 1, 5]
@@ -265,71 +263,6 @@ def test_buckets_that_cannot_be_are_refused(settings, message):
 
 
 # --- DynamicWindow ---------------------------------------------------------------------------------------------------
-
-
-@given(sets())
-def test_a_window_gives_the_micro_batches_of_its_global_batches(drawn):
-    size = drawn["global_batch_size"] = drawn["global_batch_size"] or 7
-    lengths, num_ranks = drawn["lengths"], drawn["num_ranks"]
-    settings = {"tokens_per_microbatch": 64, "sequence_length_round": 4, "max_length": 50}
-    ranks = dynamic_batches(**settings, **drawn)
-    expected = [(b.indices, b.padded_length, b.num_fillers) for step in zip(*ranks, strict=True) for b in step]
-    del drawn["lengths"]
-    window = DynamicWindow[int](**settings, **drawn)
-    out = []
-    closed = 0
-    for i, length in enumerate(lengths):
-        window.add(i, length)
-        while window.full:
-            out.append(window.take_batch())
-            closed += out[-1].closes_global_batch
-    while len(window) or window.full:
-        out.append(window.take_batch())
-        closed += out[-1].closes_global_batch
-    assert [(b.items, b.padded_length, b.num_fillers) for b in out] == expected
-    assert closed == -(-len(lengths) // size)
-    assert len(out) % num_ranks == 0
-
-
-@pytest.mark.parametrize("stop", range(14))
-def test_a_window_resumes_anywhere(stop):
-    settings = {"tokens_per_microbatch": 20, "global_batch_size": 5, "sequence_length_round": 1, "num_ranks": 2}
-    lengths = [7, 3, 9, 12, 1, 4, 20, 2, 5, 6, 8]
-
-    def run(window: DynamicWindow[int], start: int, steps: int) -> tuple[list, int]:
-        out = []
-        for _ in range(steps):
-            if not window.full and start < len(lengths):
-                window.add(start, lengths[start])
-                start += 1
-            elif len(window) or window.full:
-                out.append(window.take_batch())
-        return out, start
-
-    whole, _ = run(DynamicWindow[int](**settings), 0, 60)
-    window = DynamicWindow[int](**settings)
-    before, place = run(window, 0, stop)
-    again = DynamicWindow[int](**settings)
-    for item, length in zip(window.items, window.lengths, strict=True):
-        again.add(item, length)
-    again.restore(json.loads(json.dumps(window.state())))
-    rest, _ = run(again, place, 60)
-    assert before + rest == whole
-    assert sorted(chain.from_iterable(batch.items for batch in whole)) == list(range(len(lengths)))
-
-
-def test_a_window_refuses_what_does_not_fit():
-    with pytest.raises(ConfigError, match="max_length=20: a row would not fit tokens_per_microbatch=16"):
-        DynamicWindow[int](tokens_per_microbatch=16, global_batch_size=4, max_length=20)
-    with pytest.raises(ConfigError, match="global_batch_size=0"):
-        DynamicWindow[int](tokens_per_microbatch=16, global_batch_size=0)
-    window = DynamicWindow[int](tokens_per_microbatch=16, global_batch_size=4)
-    with pytest.raises(ConfigError, match="the length of sample 0 of the window is 17 tokens"):
-        window.add(0, 17)
-    with pytest.raises(IndexError, match="no sample"):
-        window.take_batch()
-    with pytest.raises(StateError, match="plan is for 1 samples, 0 were restored"):
-        window.restore({"plan": [{"places": [0], "padded_length": 3, "num_fillers": 0}]})
 
 
 def test_dynamic_batching_needs_no_torch():

@@ -2,8 +2,8 @@
 
 `dynamic_batches` sorts inside the global batch and cuts by a budget of tokens, as NeMo-RL documents it;
 `packed_microbatches` packs each global batch for its ranks, as NeMo-RL does. `padded_batches` and `bucket_batches` are
-the plain ways to measure against. `DynamicWindow` is `dynamic_batches` over a stream. `deal_packs` shares finished
-packs out to ranks and steps.
+the plain ways to measure against. `deal_packs` shares finished packs out to ranks and
+steps.
 
 Nobody is repeated and nobody is left out: where samples do not fit the number of ranks, fillers of weight 0 stand in.
 """
@@ -13,12 +13,8 @@ from __future__ import annotations
 from mmpack.dynamic.baselines import bucket_batches, padded_batches
 from mmpack.dynamic.batches import MicroBatch, MicrobatchOrder, dynamic_batches
 from mmpack.dynamic.packed import deal_packs, packed_microbatches
-from mmpack.dynamic.window import DynamicBatch, DynamicState, DynamicWindow
 
 __all__ = [
-    "DynamicBatch",
-    "DynamicState",
-    "DynamicWindow",
     "MicroBatch",
     "MicrobatchOrder",
     "bucket_batches",

@@ -15,47 +15,10 @@ from mmpack.batch import B, B_co
 from mmpack.errors import ConfigError, Reason, SampleError, StateError
 from mmpack.sample import Conversation, EncodedSample, LostSample, PlannedSample
 from mmpack.stats import DropLedger, attention_cost
+from mmpack.stream.config import StreamConfig
 from mmpack.stream.contract import Drawn, OpenSource, Sample
-from mmpack.stream.selection import NextFew, Selection
-from mmpack.window import AlignedPlans, Window
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StreamConfig:
-    """How a stream selects its packs: an exact fill from a window, or the next few samples as they come.
-
-    Args:
-        capacity: positions that samples may fill in a row; None with `samples_per_pack`.
-        packing_buffer_size: most samples in the window of one stream; None with `samples_per_pack`.
-        samples_per_pack: take this many samples a pack, in order, whatever their lengths.
-        align_window: plans held back to give every rank packs of equal cost at each step; 1 holds none.
-        seed: of the order in which held plans leave.
-
-    Raises:
-        ConfigError: a number below 1, or neither or both ways to select.
-    """
-
-    capacity: int | None = None
-    packing_buffer_size: int | None = None
-    samples_per_pack: int | None = None
-    align_window: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("capacity", "packing_buffer_size", "samples_per_pack", "align_window"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value}; it must be at least 1")
-        windowed = self.capacity is not None and self.packing_buffer_size is not None
-        if windowed == (self.samples_per_pack is not None):
-            raise ConfigError("give either capacity and packing_buffer_size, or samples_per_pack")
-
-    def selection(self) -> Selection[_Held]:
-        """An empty place to hold samples until their pack is chosen."""
-        if self.samples_per_pack is not None:
-            return NextFew[_Held](self.samples_per_pack)
-        assert self.capacity is not None
-        return Window[_Held](self.capacity, self.packing_buffer_size)
+from mmpack.stream.selection import Selection
+from mmpack.window import AlignedPlans
 
 
 class Encoder(Protocol):
@@ -76,7 +39,7 @@ class _Held:
     """A sample in the window, and what is saved of it."""
 
     sample: PlannedSample
-    saved: list[Any]  # [place in the source, num_tokens, sample key, source]
+    saved: list[Any]  # [place in the source, num_tokens, sample key, source, costs]
 
     @property
     def name(self) -> tuple[str, str]:
@@ -108,7 +71,7 @@ class PackStream(Generic[B]):
         self._collator = collator
         self._source = open_source(stream=stream, num_streams=num_streams, on_fault=self._on_fault)
         self._reading: Iterator[Drawn] | None = None
-        self._window = config.selection()
+        self._window: Selection[_Held] = config.selection()
         self._alone: list[_Held] = []  # samples that get packs of their own, next to be planned
         self._aligned: AlignedPlans[list[_Held]] = AlignedPlans(config.align_window, seed=config.seed)
         self._in_window: set[tuple[str, str]] = set()  # source, key
@@ -165,8 +128,8 @@ class PackStream(Generic[B]):
         waiting, self._waiting = self._waiting, []
         for second in waiting:
             self._hold(second)
-        most_waiting = self.config.packing_buffer_size or self.config.samples_per_pack or 1
-        while not (self.exhausted or self._alone or self._window.full or len(self._waiting) >= most_waiting):
+        most = self.config.most_held
+        while not (self.exhausted or self._alone or self._window.full or len(self._waiting) >= most):
             held = self._read()
             if held is None:
                 self.exhausted = True
@@ -182,7 +145,7 @@ class PackStream(Generic[B]):
         if self.config.capacity is not None and room > self.config.capacity:
             self._alone.append(held)
         else:
-            self._window.add(held, room)
+            self._window.add(held, room, held.saved[4])
 
     def _read(self) -> _Held | None:
         """The next usable sample; None if the source has no more in this epoch."""
@@ -206,12 +169,14 @@ class PackStream(Generic[B]):
                 continue
             if sample.changed is not None:
                 self.ledger.count(sample.source, sample.changed, sample.key)
-            return _Held(sample, [drawn.place, sample.num_tokens, sample.key, sample.source])
+            saved = [drawn.place, sample.num_tokens, sample.key, sample.source, self.config.costs(sample)]
+            return _Held(sample, saved)
         self._reading = None
         return None
 
     def _encode(self, sample: Sample) -> EncodedSample:
         encoded = sample if isinstance(sample, EncodedSample) else self._encoder.encode(sample)
+        self.config.check_limits(encoded)
         room, capacity = self._collator.room(encoded.num_tokens), self.config.capacity
         if capacity is not None and room > capacity and not encoded.own_pack:
             detail = f"needs {room} positions with padding, a pack has {capacity}"
@@ -239,6 +204,7 @@ class PackStream(Generic[B]):
             "source": self._source.state(),
             "window": [held.saved for held in self._window.items],
             "alone": [held.saved for held in self._alone],
+            "emitting": self._window.emitting,
             "waiting": [held.saved for held in self._waiting],
             "aligned": dict(self._aligned.state()),
             "plans": [[held.saved for held in plan] for plan in self._aligned.plans],
@@ -268,12 +234,13 @@ class PackStream(Generic[B]):
         self.ledger = DropLedger.from_dict(state["drops"])
         for saved in (*state["window"], *state["alone"]):
             self._hold(self._read_again(saved))
+        self._window.emitting = state["emitting"]
         self._waiting = [self._read_again(saved) for saved in state["waiting"]]
         plans = [[self._read_again(saved) for saved in plan] for plan in state["plans"]]
         self._aligned.restore(state["aligned"], plans)
 
     def _read_again(self, saved: list[Any]) -> _Held:
-        place, num_tokens, key, source = saved
+        place, num_tokens, key, source, _ = saved
         sample: PlannedSample
         try:
             sample = self._encode(self._source.read(place))

@@ -156,7 +156,7 @@ def test_convert_from_words_and_from_a_config(folder: Path, tmp_path: Path) -> N
 
 
 def test_bench_prints_a_table_and_records(folder: Path) -> None:
-    sizes = ("--set", "num_samples=400", "--set", "windows=[50]", "--set", "repeats=1")
+    sizes = ("--set", "num_samples=400", "--set", "windows=[50]", "--set", "whole_sets=[]", "--set", "balance_ranks=0")
     config = str(REPO / "configs" / "bench" / "packers.yaml")
     table = ok(folder, "bench", config, *sizes)
     assert "fill_percent" in table

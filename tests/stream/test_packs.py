@@ -13,7 +13,7 @@ from mmpack.collate import Collator, PaddedCollator
 from mmpack.errors import ConfigError, Reason, SampleError, StateError
 from mmpack.layout import Layout
 from mmpack.sample import Conversation, EncodedSample
-from mmpack.stream import Drawn, FaultHandler, PackStream, StreamConfig
+from mmpack.stream import Drawn, DynamicBatching, FaultHandler, LengthBuckets, PackStream, StreamConfig
 from mmpack.tiling import make_tiling
 from tests.conftest import tile_spec
 
@@ -89,10 +89,27 @@ def stream(config: StreamConfig, lengths: list[int] = LENGTHS, collator: Any = N
 WINDOW = StreamConfig(capacity=CAPACITY, packing_buffer_size=6)
 ALIGNED = StreamConfig(capacity=CAPACITY, packing_buffer_size=6, align_window=3)
 FEW = StreamConfig(samples_per_pack=3)
+LIMITED = StreamConfig(capacity=CAPACITY, packing_buffer_size=6, max_samples=2)
+DYNAMIC = StreamConfig(
+    batching=DynamicBatching(num_samples=7, tokens_per_microbatch=48, max_length=48, sequence_length_round=4)
+)
+LARGEST_FIRST = StreamConfig(
+    batching=DynamicBatching(
+        num_samples=7,
+        tokens_per_microbatch=48,
+        max_length=48,
+        sequence_length_round=4,
+        microbatch_order="largest_first",
+    )
+)
+BUCKETS = StreamConfig(batching=LengthBuckets(num_samples=7, batch_size=3, bucket_boundaries=[4, 8, 16]))
+TOLERANT = StreamConfig(batching=LengthBuckets(num_samples=7, batch_size=3, length_tolerance=2))
+PADDED = {"dynamic": DYNAMIC, "largest_first": LARGEST_FIRST, "buckets": BUCKETS, "tolerant": TOLERANT, "few": FEW}
+PACKED = {"window": WINDOW, "aligned": ALIGNED, "limited": LIMITED}
 USABLE = sorted(i for i, length in enumerate(LENGTHS) if length)
 
 
-@pytest.mark.parametrize("config", [WINDOW, ALIGNED], ids=["window", "aligned"])
+@pytest.mark.parametrize("config", PACKED.values(), ids=PACKED)
 def test_long_samples_get_packs_of_their_own(config: StreamConfig) -> None:
     batches = [batch.check() for batch in stream(config)]
     assert sorted(int(key) for batch in batches for key in batch.sample_keys) == USABLE
@@ -118,17 +135,57 @@ def test_padded_rows() -> None:
     assert {batch.tokens.shape[1] for batch in stream(FEW, collator=fixed)} == {48}
 
 
+def test_a_pack_holds_no_more_samples_than_allowed() -> None:
+    assert {len(batch.sample_keys) for batch in stream(LIMITED)} == {1, 2}
+
+
+@pytest.mark.parametrize("config", [DYNAMIC, LARGEST_FIRST], ids=["packer", "largest_first"])
+def test_dynamic_batches_keep_within_the_budget(config: StreamConfig) -> None:
+    collator = PaddedCollator(tiling=make_tiling("single", tile_spec()), width_multiple=4, max_width=48)
+    batches = list(stream(config, collator=collator))
+    assert all(batch.num_tokens <= 48 for batch in batches)
+    lengths = [[LENGTHS[int(key)] for key in batch.sample_keys] for batch in batches]
+    first_seven = sorted(LENGTHS[i] for i in USABLE[:7])
+    together: list[int] = []
+    while len(together) < 7:  # the first seven samples go out before an eighth
+        together += lengths.pop(0)
+    assert sorted(together) == first_seven
+
+
+def test_a_bucket_holds_like_lengths() -> None:
+    for batch in stream(TOLERANT, collator=PaddedCollator(tiling=make_tiling("single", tile_spec()))):
+        lengths = [LENGTHS[int(key)] for key in batch.sample_keys]
+        assert max(lengths) - min(lengths) <= 4  # each within 2 of the oldest
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokens_per_microbatch": 4}, "below the longest row"),
+        ({"sequence_length_round": 0}, "sequence_length_round=0"),
+        ({"microbatch_order": "packr"}, "did you mean 'packer'"),
+    ],
+)
+def test_dynamic_batching_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DynamicBatching(**{"num_samples": 7, "tokens_per_microbatch": 48, "max_length": 48, **settings})
+
+
 def test_faults_and_changes_are_counted() -> None:
     packs = stream(WINDOW)
     list(packs)
     assert packs.ledger.counts() == {Reason.TRUNCATED: 1, Reason.WRONG_TYPE: 1}
 
 
-@pytest.mark.parametrize("config", [WINDOW, ALIGNED, FEW], ids=["window", "aligned", "few"])
-def test_resume_behind_every_pack(config: StreamConfig) -> None:
-    whole = list(stream(config))
+@pytest.mark.parametrize("name", [*PACKED, *PADDED])
+def test_resume_behind_every_pack(name: str) -> None:
+    config = {**PACKED, **PADDED}[name]
+    padded = PaddedCollator(tiling=make_tiling("single", tile_spec()), width_multiple=4, max_width=48)
+    collator = padded if name in PADDED else None
+    whole = [batch.check() for batch in stream(config, collator=collator)]
+    assert sorted(int(key) for batch in whole for key in batch.sample_keys) == USABLE
     for cut, batch in enumerate(whole[:-1]):
-        resumed = stream(config)
+        resumed = stream(config, collator=collator)
         resumed.restore(pickle.loads(pickle.dumps(batch.stream_state)))
         rest = list(resumed)
         assert [b.sample_keys for b in rest] == [b.sample_keys for b in whole[cut + 1 :]]
