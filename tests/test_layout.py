@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmpack.errors import ConfigError
-from mmpack.layout import Layout, round_up
+from mmpack.layout import Layout, mrope_positions, round_up
 
 
 def test_offsets_with_a_multiple_of_4_and_a_fixed_row() -> None:
@@ -81,3 +84,89 @@ def test_round_up_is_the_smallest_multiple_not_below(n: int, multiple: int) -> N
     up = round_up(n, multiple)
     assert up % multiple == 0
     assert n <= up < n + multiple
+
+
+# --- M-RoPE ------------------------------------------------------------------------------------------------------
+
+Part = int | tuple[int, int]  # a number of text tokens, or the rows and columns of a picture
+
+
+def slow_mrope(parts: list[Part], room: int) -> list[list[int]]:
+    """Token by token, as the paper tells it: each picture's embedding has its own time, row and column."""
+    places: list[tuple[int, int, int]] = []
+    following = 0
+    for part in parts:
+        if isinstance(part, int):
+            for _ in range(part):
+                places.append((following, following, following))
+                following += 1
+            continue
+        rows, columns = part
+        places += [(following, following + r, following + c) for r in range(rows) for c in range(columns)]
+        following = max(max(place) for place in places) + 1
+    while len(places) < room:
+        places.append((following, following, following))
+        following += 1
+    return [list(axis) for axis in zip(*places, strict=True)]
+
+
+def mrope(parts: list[Part], room: int | None = None) -> list[list[int]]:
+    flags: list[bool] = []
+    for part in parts:
+        flags += [False] * part if isinstance(part, int) else [True]
+    grids = [part for part in parts if not isinstance(part, int)]
+    length = sum(part if isinstance(part, int) else part[0] * part[1] for part in parts)
+    return mrope_positions(np.array(flags, dtype=np.bool_), grids, length if room is None else room).tolist()
+
+
+def test_mrope_of_a_picture_between_words() -> None:
+    # two words, a picture of 2 x 2, one word; then a sample of two words, which starts over
+    assert mrope([2, (2, 2), 1]) == [[0, 1, 2, 2, 2, 2, 4], [0, 1, 2, 2, 3, 3, 4], [0, 1, 2, 3, 2, 3, 4]]
+    assert mrope([2]) == [[0, 1]] * 3
+
+
+def test_mrope_of_neighbouring_pictures_and_padding() -> None:
+    assert mrope([(1, 3), (2, 1)], 7) == [[0, 0, 0, 3, 3, 5, 6], [0, 0, 0, 3, 4, 5, 6], [0, 1, 2, 3, 3, 5, 6]]
+
+
+parts = st.lists(st.one_of(st.integers(1, 6), st.tuples(st.integers(1, 5), st.integers(1, 5))), min_size=1, max_size=7)
+
+
+@given(parts=parts, padding=st.integers(0, 9))
+def test_mrope_equals_a_slow_walk(parts: list[Part], padding: int) -> None:
+    length = sum(part if isinstance(part, int) else part[0] * part[1] for part in parts)
+    assert mrope(parts, length + padding) == slow_mrope(parts, length + padding)
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts=parts)
+def test_mrope_equals_that_of_transformers(parts: list[Part]) -> None:
+    """Which tells neighbouring pictures apart only by what stands between them, as Qwen's templates always do."""
+    torch = pytest.importorskip("torch")
+    separated: list[Part] = [piece for part in parts for piece in ((part,) if isinstance(part, int) else (part, 1))]
+    types = [0 if isinstance(p, int) else 1 for p in separated for _ in range(p if isinstance(p, int) else p[0] * p[1])]
+    grids = [[1, 2 * p[0], 2 * p[1]] for p in separated if not isinstance(p, int)]  # patches, 2 x 2 to an embedding
+    for own in rope_indexes():
+        theirs, _ = own(
+            input_ids=torch.zeros(1, len(types), dtype=torch.long),
+            mm_token_type_ids=torch.tensor([types]),
+            image_grid_thw=torch.tensor(grids).reshape(-1, 3),
+        )
+        assert mrope(separated) == theirs[:, 0].tolist()
+
+
+@cache
+def rope_indexes() -> list[Any]:
+    """`get_rope_index` of both Qwens, of models without weights."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
+    text = sizes | {"vocab_size": 2, "intermediate_size": 8, "rope_parameters": {"mrope_section": [1, 1, 2]}}
+    found = []
+    with torch.device("meta"):
+        for name, tower in (("Qwen2VL", {"embed_dim": 16}), ("Qwen2_5_VL", {"hidden_size": 16})):
+            config = getattr(transformers, f"{name}Config")(
+                text_config=dict(text), vision_config={"depth": 1, "num_heads": 1, **tower}
+            )
+            found.append(getattr(transformers, f"{name}Model")(config).get_rope_index)
+    return found
