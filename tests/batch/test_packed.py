@@ -1,4 +1,4 @@
-"""`PackedBatch`: what `check` refuses, and the views for transformers and Megatron."""
+"""`PackedBatch`: what `check` refuses, and the view for transformers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from mmpack.batch import IGNORE_INDEX, IMAGE_TOKEN_INDEX, PackedBatch, PixelNorm
-from mmpack.batch import megatron as megatron_module
-from mmpack.batch.megatron import PackedSeqParams, to_megatron
 from mmpack.batch.transformers import block_diagonal_mask, model_inputs, refuse_traps, to_transformers
 from mmpack.errors import ConfigError
-
-from .loss_neutral.packs import PER_TILE, VOCAB, mixed_samples, pack, sample
+from tests.loss_neutral.packs import VOCAB, mixed_samples, pack, sample
 
 SAMPLES = mixed_samples()
 IMAGE_ID = VOCAB
@@ -213,68 +209,3 @@ def test_traps_of_an_attention_are_refused() -> None:
         refuse_traps({**masked, "attention_mask": masked["attention_mask"] == 0}, attention="eager")
     with pytest.raises(ConfigError, match="needs cu_seq_lens_q"):
         refuse_traps(masked, attention="mmpack_varlen")
-
-
-# --- Megatron ----------------------------------------------------------------------------------------------------
-
-
-def test_megatron_view_has_nemo_keys() -> None:
-    batch = tailed()
-    view = batch.to_megatron()
-    assert set(view) == {
-        *("tokens", "labels", "loss_mask", "position_ids", "attention_mask"),
-        *("media", "num_media_tiles", "packed_seq_params"),
-    }
-    assert view["attention_mask"] is None
-    assert torch.equal(view["loss_mask"], batch.loss_weight)
-    assert view["media"].shape == batch.pixels.shape
-    assert view["media"].dtype == torch.float32
-    assert view["num_media_tiles"].tolist() == batch.tiles_per_image.tolist()
-
-
-def test_packed_seq_params() -> None:
-    batch = tailed()
-    params = batch.to_megatron()["packed_seq_params"]
-    assert params.qkv_format == "thd"
-    names = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
-    tensors: list[Tensor] = [getattr(params, name) for name in names]
-    assert all(t.dtype == torch.int32 for t in tensors)
-    pointers = {t.data_ptr() for t in tensors} | {batch.cu_seqlens.data_ptr(), batch.cu_seqlens_padded.data_ptr()}
-    assert len(pointers) == 6, "NeVA writes into them in place"
-    for t, expected in zip(tensors, [batch.cu_seqlens] * 2 + [batch.cu_seqlens_padded] * 2, strict=True):
-        assert torch.equal(t, expected)
-    assert params.max_seqlen_q == params.max_seqlen_kv == batch.max_seqlen
-    params.cu_seqlens_q = params.cu_seqlens_q.clone()  # what NeMo's data step does
-
-
-def test_packed_seq_params_of_megatron_core_are_used_when_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Installed(PackedSeqParams):
-        pass
-
-    monkeypatch.setattr(megatron_module, "_params_class", lambda: Installed)
-    assert type(tailed().to_megatron()["packed_seq_params"]) is Installed
-
-
-def test_compact_layout_keeps_one_placeholder_per_picture() -> None:
-    batch = tailed()
-    view = to_megatron(batch, image_token_layout="compact")
-    tokens, labels = view["tokens"][0].tolist(), view["labels"][0].tolist()
-    num_pictures, num_tiles = len(batch.tiles_per_image), int(batch.tiles_per_image.sum())
-    assert tokens.count(IMAGE_TOKEN_INDEX) == num_pictures
-    assert len(tokens) == 200 - num_tiles * PER_TILE + num_pictures
-    # adjacent pictures stay apart, and expanding again by the tile counts gives the row back
-    tiles = iter(batch.tiles_per_image.tolist())
-    again = [t for token in tokens for t in ([token] * (next(tiles) * PER_TILE) if token < 0 else [token])]
-    assert again == batch.tokens[0].tolist()
-    assert [x for x in labels if x != IGNORE_INDEX] == [x for x in batch.labels[0].tolist() if x != IGNORE_INDEX]
-    for token, label, following in zip(tokens, labels, tokens[1:], strict=False):
-        if token == IMAGE_TOKEN_INDEX and label != IGNORE_INDEX:
-            assert label == following
-    assert (
-        to_megatron(batch)["packed_seq_params"].cu_seqlens_q.tolist() == view["packed_seq_params"].cu_seqlens_q.tolist()
-    )
-
-
-def test_unknown_layout_is_refused() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'compact'"):
-        to_megatron(tailed(), image_token_layout="compakt")
