@@ -2,16 +2,24 @@
 
 from mmpack.datamodules import (
     EnergonMultiModalDataModule,
+    ImageDataConfig,
     ImageToken,
     LLaVATemplateConfig,
     MultiModalSampleConfig,
     MultiModalTaskEncoder,
+    NevaLazyDataModule,
+    NevaMockDataModule,
+    NevaPreloadedDataModule,
 )
 
 __all__ = [
     "EnergonMultiModalDataModule",
+    "ImageDataConfig",
     "ImageToken",
     "LLaVATemplateConfig",
     "MultiModalSampleConfig",
     "MultiModalTaskEncoder",
+    "NevaLazyDataModule",
+    "NevaMockDataModule",
+    "NevaPreloadedDataModule",
 ]

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from mmpack.batch import PackedBatch
+from mmpack.datamodules.base import PackDataModule
 from mmpack.datamodules.factory import EnergonStreamFactory
 from mmpack.datamodules.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
 from mmpack.energon.reader import SourceConfig
 from mmpack.errors import ConfigError
-from mmpack.loader import PackLoader
 from mmpack.stream import StreamConfig
 
 
-class EnergonMultiModalDataModule:
-    """Train and validation loaders of packed image-text samples.
+class EnergonMultiModalDataModule(PackDataModule[PackedBatch]):
+    """Train, validation and test loaders of packed image-text samples.
 
     Args:
         path: folder of an Energon dataset (made by `mmpack convert`), or a metadataset's YAML file.
@@ -31,6 +31,7 @@ class EnergonMultiModalDataModule:
         packing_buffer_size: most samples that one logical stream holds to choose from.
         packed_sequence, packed_sequence_size, num_image_embeddings_per_tile: as in `MultiModalTaskEncoder`,
             for when no `task_encoder` is given.
+        validation_path, test_path: datasets to read the splits ``val`` and ``test`` from; None for `path`.
         shuffle_buffer_size, max_samples_per_sequence: how energon shuffles; see `SourceConfig`.
         seed: of the order.
         repeat: read the training data for ever; False makes every iteration one epoch.
@@ -61,6 +62,8 @@ class EnergonMultiModalDataModule:
         num_image_embeddings_per_tile: int = 576,
         *,
         num_val_workers: int | None = None,
+        validation_path: str | Path | None = None,
+        test_path: str | Path | None = None,
         validation_task_encoder: MultiModalTaskEncoder | None = None,
         shuffle_buffer_size: int | None = 20,
         max_samples_per_sequence: int | None = 100,
@@ -92,31 +95,32 @@ class EnergonMultiModalDataModule:
                 f"row already; set micro_batch_size=1 and, for the same memory, packed_sequence_size="
                 f"{size * micro_batch_size}"
             )
-        self.rank, self.world_size = _data_parallel(data_parallel_rank, data_parallel_size)
-        global_batch_size = self.world_size if global_batch_size is None else global_batch_size
-        if global_batch_size < 1 or global_batch_size % self.world_size:
-            raise ConfigError(
-                f"global_batch_size={global_batch_size} is not a multiple of the {self.world_size} data-parallel ranks"
-            )
-        self.path = path
-        self.seq_length, self.global_batch_size = seq_length, global_batch_size
-        self.gradient_accumulation_steps = global_batch_size // self.world_size
-        self.num_workers = num_workers
-        self.num_val_workers = num_workers if num_val_workers is None else num_val_workers
+        super().__init__(
+            micro_batch_size=1,
+            global_batch_size=global_batch_size,
+            num_workers=num_workers,
+            num_val_workers=num_val_workers,
+            prefetch=prefetch,
+            data_parallel_rank=data_parallel_rank,
+            data_parallel_size=data_parallel_size,
+            cap_workers=False,
+        )
+        self.path, self.seq_length = path, seq_length
+        self._paths = {"train": path, "val": validation_path or path, "test": test_path or path}
         self.task_encoder = task_encoder
         self.validation_task_encoder = validation_task_encoder or task_encoder
         self.packing_buffer_size = packing_buffer_size
         self.align_window = align_window
-        self.seed, self.repeat, self.num_streams, self.prefetch = seed, repeat, num_streams, prefetch
+        self.seed, self.repeat, self.num_streams = seed, repeat, num_streams
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
-        self._train = self._loader(split="train", training=True)
+        self._open_train()
         self.num_streams = self._train.num_streams
 
     def factory(self, split: str, *, training: bool = False) -> EnergonStreamFactory:
         """Opens the logical streams of a split: shuffled if `training`, else every sample once in order."""
         task_encoder = self.task_encoder if training else self.validation_task_encoder
         source = SourceConfig(
-            path=self.path,
+            path=self._paths[split],
             split=split,
             training=training,
             repeat=self.repeat and training,
@@ -139,46 +143,3 @@ class EnergonMultiModalDataModule:
             num_streams=self.num_streams if training else None,
             world_size=self.world_size,
         )
-
-    def _loader(self, *, split: str, training: bool) -> PackLoader[PackedBatch]:
-        factory = self.factory(split, training=training)
-        workers = self.num_workers if training else min(self.num_val_workers, factory.num_streams // self.world_size)
-        return PackLoader(
-            factory,
-            rank=self.rank,
-            world_size=self.world_size,
-            num_workers=workers,
-            prefetch=self.prefetch,
-            restart=not training,
-        )
-
-    def train_dataloader(self) -> PackLoader[PackedBatch]:
-        """Packs of the split ``train``."""
-        return self._train
-
-    def val_dataloader(self) -> PackLoader[PackedBatch]:
-        """Packs of the split ``val``: every sample once, the same every time."""
-        return self._loader(split="val", training=False)
-
-    def test_dataloader(self) -> PackLoader[PackedBatch]:
-        """Packs of the split ``test``: every sample once, the same every time."""
-        return self._loader(split="test", training=False)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where training stands in the data: plain values, to be saved with the model."""
-        return self._train.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on behind the pack that `state` was saved after. Raises StateError if it does not fit."""
-        self._train.load_state_dict(state)
-
-
-def _data_parallel(rank: int | None, size: int | None) -> tuple[int, int]:
-    """The place among the data-parallel ranks: as given, or torch.distributed's, or alone."""
-    if rank is not None or size is not None:
-        return rank or 0, size or 1
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1

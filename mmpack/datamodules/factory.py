@@ -1,4 +1,4 @@
-"""Opens the logical streams of an Energon dataset, and fingerprints everything that shapes them."""
+"""Opens the logical streams of a data set, and fingerprints everything that shapes them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,69 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol
 
-from mmpack.batch import PackedBatch
-from mmpack.collate import Collator
+from mmpack.batch import B, B_co, PackedBatch
+from mmpack.collate import Collator, PaddedCollator
 from mmpack.encode import SampleEncoder
 from mmpack.energon.reader import META_FOLDER, Source, SourceConfig
 from mmpack.energon.source import OpenEnergon
 from mmpack.errors import ConfigError
-from mmpack.stream import PackStream, StreamConfig
+from mmpack.stream import OpenSource, PackStream, StreamConfig
+from mmpack.stream.packs import Encoder, PackCollator
+from mmpack.tiling import TilingPolicy
 
 DEFAULT_NUM_STREAMS = 12  # divides among 1, 2, 3, 4, 6 and 12 ranks
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnergonStreamFactory:
-    """A `mmpack.loader.StreamFactory` over one split of an Energon dataset."""
+class FillingCollator(PackCollator[B_co], Protocol[B_co]):
+    """A collator that can also make a batch of weight zero."""
 
-    source: SourceConfig
+    def filler(self, *, pack_index: int) -> B_co: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackStreamFactory(Generic[B]):
+    """A `mmpack.loader.StreamFactory` over any source.
+
+    Args:
+        open_source: opens the source of a stream; `endless` if it repeats.
+        stream: how packs are chosen.
+        encoder: makes tokens of conversations; it is not asked by sources of encoded samples.
+        collator: makes batches.
+        num_streams: L.
+        settings: all that shapes the packs, as plain values; big things by their hash.
+        versions: of what reads the data.
+        max_batch_bytes: most bytes that the tensors of a pack usually take.
+    """
+
+    open_source: OpenSource
     stream: StreamConfig
-    encoder: SampleEncoder
-    collator: Collator
+    encoder: Encoder
+    collator: FillingCollator[B]
     num_streams: int
+    endless: bool
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
     max_batch_bytes: int
+
+    def filler(self, pack_index: int) -> B:
+        """A batch of weight zero."""
+        return self.collator.filler(pack_index=pack_index)
+
+    def __call__(self, stream: int) -> PackStream[B]:
+        return PackStream(
+            self.stream, self.open_source, self.encoder, self.collator, stream=stream, num_streams=self.num_streams
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergonStreamFactory(PackStreamFactory[PackedBatch]):
+    """Packs of one split of an Energon dataset."""
+
+    source: SourceConfig
+    encoder: SampleEncoder
+    collator: Collator
 
     @classmethod
     def build(
@@ -60,6 +98,8 @@ class EnergonStreamFactory:
                 f"needs one; allowed: 1 to {max(whole.num_samples, 1)}"
             )
         return cls(
+            open_source=OpenEnergon(source),
+            endless=source.repeat,
             source=source,
             stream=stream,
             encoder=encoder,
@@ -68,25 +108,6 @@ class EnergonStreamFactory:
             settings=_settings(source, stream, encoder, collator),
             versions={name: metadata.version(name) for name in ("mmpack", "megatron-energon")},
             max_batch_bytes=max_batch_bytes(stream.capacity or 0, collator),
-        )
-
-    @property
-    def endless(self) -> bool:
-        """Whether the source repeats."""
-        return self.source.repeat
-
-    def filler(self, pack_index: int) -> PackedBatch:
-        """A pack of weight zero."""
-        return self.collator.filler(pack_index=pack_index)
-
-    def __call__(self, stream: int) -> PackStream[PackedBatch]:
-        return PackStream(
-            self.stream,
-            OpenEnergon(self.source),
-            self.encoder,
-            self.collator,
-            stream=stream,
-            num_streams=self.num_streams,
         )
 
 
@@ -104,20 +125,24 @@ def default_num_streams(num_samples: int) -> int:
 
 
 def max_batch_bytes(capacity: int, collator: Collator) -> int:
-    """Most bytes that the tensors of a pack usually take: 29 a position, and tiles for as many as can fit.
+    """Most bytes that the tensors of a pack usually take; see `tensor_bytes`."""
+    row = max(capacity, collator.layout.fixed_total or 0) + collator.layout.total_multiple
+    return tensor_bytes(row, capacity, collator.tiling)
+
+
+def tensor_bytes(num_positions: int, num_filled: int, tiling: TilingPolicy) -> int:
+    """29 bytes a position, and tiles for as many as fit `num_filled` positions.
 
     A pack that takes more travels all the same, on a slower way.
     """
-    tiling = collator.tiling
-    row = max(capacity, collator.layout.fixed_total or 0) + collator.layout.total_multiple
-    position_bytes, max_tiles = 29, capacity // tiling.spec.embeddings_per_tile
+    position_bytes, max_tiles = 29, num_filled // tiling.spec.embeddings_per_tile
     if tiling.kind == "anyres":
         max_tiles *= 2  # the padding of its tiles costs pixels and no positions
     elif tiling.kind == "patches":
-        max_tiles = capacity * getattr(tiling, "merge_size", 1) ** 2
+        max_tiles = num_filled * getattr(tiling, "merge_size", 1) ** 2
         position_bytes += 3 * 8  # three more rows of positions
-    offsets = 2 * 4 * (capacity + 2) + 6 * 4 * capacity
-    return row * position_bytes + offsets + max_tiles * 3 * tiling.spec.tile_size_px**2 + 64 * 16
+    offsets = 2 * 4 * (num_filled + 2) + 6 * 4 * num_filled
+    return num_positions * position_bytes + offsets + max_tiles * 3 * tiling.spec.tile_size_px**2 + 64 * 16
 
 
 def _settings(source: SourceConfig, stream: StreamConfig, encoder: SampleEncoder, collator: Collator) -> dict[str, Any]:
@@ -125,14 +150,28 @@ def _settings(source: SourceConfig, stream: StreamConfig, encoder: SampleEncoder
     described: dict[str, Any] = {f"stream.{name}": value for name, value in asdict(stream).items()}
     described |= {f"data.{name}": value for name, value in asdict(source).items() if name != "path"}
     described["data.index"] = dataset_id(source.path)
-    described["tokenizer"] = _digest(encoder.tokenizer.backend_tokenizer.to_str().encode())
-    described["tokenizer.bos"] = list(encoder.bos_token_ids)
-    described["template"] = _digest(encoder.template.describe().encode())
+    return described | encoder_settings(encoder) | collator_settings(collator)
+
+
+def encoder_settings(encoder: SampleEncoder) -> dict[str, Any]:
+    """What decides the tokens of a sample."""
+    described: dict[str, Any] = {
+        "tokenizer": digest(encoder.tokenizer.backend_tokenizer.to_str().encode()),
+        "tokenizer.bos": list(encoder.bos_token_ids),
+        "template": digest(encoder.template.describe().encode()),
+    }
+    limit = {name: getattr(encoder.limit, name) for name in ("seq_length", "oversize")}
+    return described | {f"limit.{name}": value for name, value in limit.items()}
+
+
+def collator_settings(collator: Collator | PaddedCollator) -> dict[str, Any]:
+    """What decides how samples are laid out."""
+    described: dict[str, Any] = {"loss_weight": collator.loss_weight, "pad_token_id": collator.pad_token_id}
     described["tiling"] = repr(collator.tiling)
-    described |= {f"limit.{name}": value for name, value in asdict(encoder.limit).items() if name != "setting"}
-    described |= {f"layout.{name}": value for name, value in asdict(collator.layout).items()}
-    described |= {"loss_weight": collator.loss_weight, "pad_token_id": collator.pad_token_id}
-    return described
+    if isinstance(collator, Collator):
+        return described | {f"layout.{name}": value for name, value in asdict(collator.layout).items()}
+    names = ("width", "width_multiple", "max_width")
+    return described | {f"rows.{name}": getattr(collator, name) for name in names}
 
 
 def dataset_id(path: Path | str) -> str:
@@ -141,8 +180,9 @@ def dataset_id(path: Path | str) -> str:
     names = ("index.uuid", ".info.json", "split.yaml", "dataset.yaml")
     files = [local] if local.is_file() else [local / META_FOLDER / name for name in names]
     content = [file.read_bytes() for file in files if file.is_file()]
-    return _digest(b"\0".join(content)) if content else str(path)
+    return digest(b"\0".join(content)) if content else str(path)
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
+    """The first 16 hexadecimal digits of SHA-256."""
     return hashlib.sha256(data).hexdigest()[:16]

@@ -10,11 +10,12 @@ lost with a worker that dies.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic
 
 from mmpack import state as states
-from mmpack.batch import B
+from mmpack.batch import B, Batch
 from mmpack.errors import ConfigError, StateError
 from mmpack.loader.contract import StreamFactory
 from mmpack.loader.equal import EqualSteps, Exchange, sure_turns
@@ -35,6 +36,8 @@ class PackLoader(Generic[B]):
         prefetch: packs that each worker prepares ahead.
         restart: begin anew at every ``iter()``.
         exchange: how the ranks agree that an epoch has ended, for equal numbers of steps; None: they do not.
+
+    Setting `confirming` makes `state_dict` wait for `confirm`.
 
     Raises:
         ConfigError: sizes that do not go together; the text names those that do.
@@ -71,6 +74,9 @@ class PackLoader(Generic[B]):
         self.rank, self.world_size, self.num_workers = rank, world_size, num_workers
         self.prefetch, self.restart = prefetch, restart
         self.exchange = None if factory.endless or world_size == 1 else exchange
+        self.confirming = False
+        self._handed: deque[tuple[tuple[int, int], dict[str, Any]]] = deque()  # packs not confirmed yet, with states
+        self._confirmed: dict[str, Any] | None = None
         self._iteration = 0  # of those begun; an older one must not go on
         self._reset()
 
@@ -89,6 +95,8 @@ class PackLoader(Generic[B]):
         self._iteration += 1
         if self.restart:
             self._reset()
+        self._handed.clear()
+        self._confirmed = self._state() if self.confirming else None
         feed = self._open_feed()
         try:
             yield from self._consume(feed)
@@ -128,7 +136,10 @@ class PackLoader(Generic[B]):
             self._steps += 1
             empty_turns = 0 if any_pack else empty_turns + 1
             if any_pack:
-                yield self.factory.filler(pack_index) if item is None else item
+                batch = self.factory.filler(pack_index) if item is None else item
+                if self.confirming:
+                    self._handed.append((_name_of(batch), self._state()))
+                yield batch
         self.epoch, self._base, self._steps = self.epoch + 1, 0, 0
 
     def _sure_turns(self, item: B | None) -> int:
@@ -146,8 +157,23 @@ class PackLoader(Generic[B]):
                 ledger.merge(DropLedger.from_dict(state["drops"]))
         return ledger
 
+    def confirm(self, batch: B) -> None:
+        """Says that `batch` has been consumed, and all that were taken before it; for when `confirming` is set."""
+        if any(name == _name_of(batch) for name, _ in self._handed):
+            name = None
+            while name != _name_of(batch):
+                name, self._confirmed = self._handed.popleft()
+
     def state_dict(self) -> dict[str, Any]:
-        """The state behind the pack that was taken last: plain data, to be saved anywhere."""
+        """The state behind the pack that was taken last: plain data, to be saved anywhere.
+
+        If `confirming` is set, as for a trainer that takes packs ahead, behind the pack that was confirmed last.
+        """
+        if self.confirming and self._handed and self._confirmed is not None:
+            return self._confirmed
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         return states.envelope(
             settings=self.factory.settings,
             versions=self.factory.versions,
@@ -167,7 +193,13 @@ class PackLoader(Generic[B]):
             state, settings=self.factory.settings, versions=self.factory.versions, num_streams=self.num_streams
         )
         self._iteration += 1
+        self._handed.clear()
         self.epoch, self._base, self._steps = state["epoch"], state["next_pack"], 0
         own = self._own_streams()
         states.require_streams(state["streams"], own)
         self._streams = {stream: state["streams"][str(stream)] for stream in own}
+
+
+def _name_of(batch: Batch) -> tuple[int, int]:
+    """What tells a pack of one loader from all others."""
+    return batch.stream_state.get("epoch", -1), batch.pack_index
