@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from mmpack.batch import IGNORE_INDEX, IMAGE_TOKEN_INDEX, PackedBatch
+from mmpack.collate import Collator
 from mmpack.errors import ConfigError, Reason, SampleError
+from mmpack.layout import Layout
 from mmpack.model import PackedModel, assert_loss_neutral, compare, per_sample_loss, unpack
 from mmpack.sample import EncodedSample, LostSample
+from mmpack.tiling import TileSpec, make_tiling
 
-from .families import FAMILIES, PICTURES, encode, model, pack, pad, spec
+from .families import FAMILIES, PICTURES, encode, model, pack, pad, spec, tiling
 
 CPU_BACKENDS = ("reference", "sdpa_loop")
 
@@ -215,10 +218,6 @@ def test_an_infinite_blank_picture_changes_nothing(family: str, tokenizer: Any) 
 
 def test_text_of_another_data_module_trains_every_family(family: str, tokenizer: Any) -> None:
     """Text has no pictures, so a pack of it has plain positions whatever the model's are."""
-    from mmpack.collate import Collator
-    from mmpack.layout import Layout
-    from mmpack.tiling import TileSpec, make_tiling
-
     samples = texts(family, tokenizer)
     other = make_tiling("single", TileSpec(tile_size_px=8, embeddings_per_tile=1))
     batch, _ = Collator(tiling=other, layout=Layout()).collate(samples, pack_index=0)
@@ -227,13 +226,58 @@ def test_text_of_another_data_module_trains_every_family(family: str, tokenizer:
     assert torch.equal(gradients(net, batch)[0], gradients(net, own)[0])
 
 
+def test_a_pack_of_lost_samples_only_gives_gradients_of_zero(family: str, tokenizer: Any) -> None:
+    """What a rank without data of its own trains on, so that the others need not wait."""
+    error = SampleError(Reason.IMAGE_TRUNCATED, "gone")
+    lost = LostSample(key="lost", source="test", num_tokens=24, error=error)
+    batch, _ = Collator(tiling=tiling(family), layout=Layout()).collate([lost], pack_index=0)
+    net = model(family, len(tokenizer))
+    loss, grads = gradients(net, batch.check())
+    assert float(loss) == 0.0
+    assert grads.keys() == gradients(net, pack(family, encode(family, tokenizer)))[1].keys()
+    assert all(int(grad.count_nonzero()) == 0 for grad in grads.values())
+
+
+def test_a_frozen_vision_tower_stays_without_gradients(family: str, tokenizer: Any) -> None:
+    net = spec(family, len(tokenizer)).build(seed=7).eval()
+    frozen = {name for name, _ in net.named_parameters() if "vis" in name or "projector" in name or "newline" in name}
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    for samples in (texts(family, tokenizer), encode(family, tokenizer)):
+        _, grads = gradients(net, pack(family, samples))
+        assert grads
+        assert not grads.keys() & frozen
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(family: str, tokenizer: Any) -> None:
+    batch = pack(family, encode(family, tokenizer))
+    loss, grads = gradients(model(family, len(tokenizer)), batch)
+    net = spec(family, len(tokenizer)).build(seed=7).train()
+    # the method has a new name in later releases of transformers
+    getattr(net.hf, "activation_checkpointing_enable", net.hf.gradient_checkpointing_enable)()
+    again, recomputed = gradients(net, batch)
+    torch.testing.assert_close(again, loss)
+    assert recomputed.keys() == grads.keys()
+    for name, grad in grads.items():
+        torch.testing.assert_close(recomputed[name], grad, msg=name)
+
+
+def test_bfloat16_runs(family: str, tokenizer: Any) -> None:
+    net = spec(family, len(tokenizer)).build(seed=7, dtype=torch.bfloat16).eval()
+    for samples in (texts(family, tokenizer), encode(family, tokenizer)):
+        batch = pack(family, samples)
+        loss, grads = gradients(net, batch)
+        assert loss.dtype == torch.float32
+        mean = float(loss) / batch.num_loss_tokens
+        assert mean == pytest.approx(torch.tensor(len(tokenizer) + 1.0).log().item(), rel=0.1)
+        assert all(bool(grad.isfinite().all()) for grad in grads.values())
+
+
 # --- pictures with fewer tiles -----------------------------------------------------------------------------------
 
 
 def test_pictures_with_fewer_tiles_than_usual(family: str, tokenizer: Any) -> None:
     """An oversize policy may plan a smaller grid; the model must find the same one from the sizes it is told."""
-    from .families import tiling
-
     policy, smaller = tiling(family), []
     for sample in encode(family, tokenizer):
         pictures = []
