@@ -8,6 +8,7 @@ positions, labels and loss are transformers' or written out here.
 from __future__ import annotations
 
 import io
+import random
 from typing import Any
 
 import pytest
@@ -89,20 +90,32 @@ def alone(family: str, hf: Any, sample: EncodedSample) -> float:
     return float(hf(input_ids=input_ids, labels=torch.tensor([labels]), use_cache=False, **inputs).loss)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_losses_equal_those_of_transformers(family: str, seed: int, tokenizer: Any) -> None:
-    sizes = [[(90, 31)], [], [(40, 100), (28, 28), (75, 61)], [(19, 23)], [(64, 64), (120, 40)], [(31, 97)]]
-    samples = encode(family, tokenizer, sizes, seed)
-    net = model(family, len(tokenizer))
+def assert_equal_losses(family: str, samples: list[EncodedSample], num_ids: int) -> None:
     batch = pack(family, samples, sequence_multiple=4, fixed_total=1024)
-    plain = spec(family, len(tokenizer))
+    plain = spec(family, num_ids)
+    net = model(family, num_ids)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(7)
         hf = plain.transformers_class()._from_config(plain.transformers_config(), attn_implementation="sdpa").eval()
         expected = [alone(family, hf, sample) for sample in samples]
         packed = per_sample_loss(batch, net(batch)).tolist()
     assert packed == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_equal_those_of_transformers(family: str, tokenizer: Any) -> None:
+    sizes = [[(90, 31)], [], [(40, 100), (28, 28), (75, 61)], [(19, 23)], [(64, 64), (120, 40)], [(31, 97)]]
+    assert_equal_losses(family, encode(family, tokenizer, sizes), len(tokenizer))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_of_pictures_of_any_size(family: str, seed: int, tokenizer: Any) -> None:
+    rng = random.Random(seed)
+    sides = [1, 7, 13, 14, 28, 29, 56, 97, 113, 150]
+    sizes = [[(rng.choice(sides), rng.choice(sides)) for _ in range(rng.randint(0, 3))] for _ in range(6)]
+    assert_equal_losses(family, encode(family, tokenizer, sizes, seed), len(tokenizer))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
