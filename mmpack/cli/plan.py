@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mmpack.cli.show import print_json, print_table, progress
 from mmpack.config import Config, read_config
 from mmpack.errors import ConfigError
@@ -20,7 +22,11 @@ def plan(
             f"--data-parallel-size {data_parallel_size} does not divide data.num_streams={num_streams}; "
             "choose sizes that do"
         )
-    module = config.with_values("data", {"num_workers": 0}).data_module()
+    if config.data.module != "energon":
+        raise ConfigError(
+            f"data.module={config.data.module!r}: only Energon datasets are planned; convert the data first"
+        )
+    module: Any = config.with_values("data", {"num_workers": 0}).data_module()
     factory = module.factory(split, training=split == "train")
     encoder = module.task_encoder
     assert encoder.packed_sequence_size is not None

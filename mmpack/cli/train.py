@@ -16,7 +16,7 @@ from mmpack.train import TrainResult, newest_checkpoint, train
 def train_with_progress(config: Config) -> TrainResult:
     """Trains as the configuration says, with a bar that shows the loss."""
     settings, model, data = config.train, config.build_model(), config.data_module()
-    size = config.data.packed_sequence_size
+    size = getattr(config.data, "packed_sequence_size", None)  # rows of any length have none
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     about = {"packed_sequence_size": size, "config": config.document.values, "versions": versions("torch")}
     (settings.output_dir / RUN_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -26,7 +26,8 @@ def train_with_progress(config: Config) -> TrainResult:
 
         def show(record: dict[str, Any]) -> None:
             if record["kind"] == "step":
-                fill = 100 * record["num_tokens"] / (size * record["num_packs"])
+                positions = record["num_positions"] if size is None else size * record["num_packs"]
+                fill = 100 * record["num_tokens"] / positions
                 note = f"loss {record['loss']:.3f}, fill {fill:.2f} %, {record['useful_tokens_per_s']:,.0f} tokens/s"
                 advance(record["step"], settings.max_steps, note)
 

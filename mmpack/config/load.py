@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -15,18 +14,19 @@ from pydantic import ValidationError
 from mmpack.batch import PackedBatch
 from mmpack.config.document import Document, read_document
 from mmpack.config.errors import at, explain
-from mmpack.config.sections import DataSection, ModelSection, Section, Sections
+from mmpack.config.sections import ModelSection, Section, Sections, module_class, sections_for
 from mmpack.convert import ConvertConfig
 from mmpack.errors import ConfigError, nearest
 from mmpack.loader import PackLoader
-from mmpack.model import LlavaSpec
+from mmpack.model import MODELS, ModelSpec, make_model_spec
 from mmpack.train import TrainConfig
 
 if TYPE_CHECKING:
-    from mmpack.datamodules import EnergonMultiModalDataModule
+    from mmpack.datamodules.base import PackDataModule
     from mmpack.model import PackedModel
 
 T = TypeVar("T")
+DEFAULT_VOCAB_SIZE = 32_000  # of mock data
 SPLITS = ("train", "val", "test")
 DTYPES = ("float32", "bfloat16", "float16")
 # keys of the data section that go to the encoder, and those that describe its pieces; the rest are the module's
@@ -49,8 +49,8 @@ class Config:
     sections: Sections
 
     @property
-    def data(self) -> DataSection:
-        """What to read and how to pack it."""
+    def data(self) -> Any:
+        """What to read and how to pack it: the settings of its data module."""
         return self.sections.data
 
     @property
@@ -80,6 +80,8 @@ class Config:
 
         with at(self.document, "data", "tokenizer"):
             name = self.data.tokenizer
+            if name is None:
+                raise ConfigError("is not set; give the folder of a tokenizer")
             if _looks_like_a_path(name) and not Path(name).is_dir():
                 raise ConfigError(f"{name!r} is not a folder; give one with a tokenizer.json")
             try:
@@ -88,11 +90,11 @@ class Config:
                 raise ConfigError(f"cannot load {name!r}: {_one_line(error)}") from error
 
     @cached_property
-    def model_spec(self) -> LlavaSpec:
+    def model_spec(self) -> ModelSpec:
         """Sizes of the model; its vocabulary is the tokenizer's unless the file says otherwise."""
         section = self.model
-        sizes = {name: getattr(section, name) for name in LlavaSpec.__dataclass_fields__}
-        num_ids = len(self.tokenizer)
+        sizes = {name: getattr(section, name) for name in MODELS.get(section.family).__dataclass_fields__}
+        num_ids = self._tokenizer_size()
         with at(self.document, "model"):
             if sizes["vocab_size"] is None:
                 sizes["vocab_size"] = num_ids
@@ -102,7 +104,7 @@ class Config:
                 )
             if section.dtype not in DTYPES:
                 raise ConfigError(f"dtype={section.dtype!r}; {nearest(section.dtype, DTYPES)}")
-            return LlavaSpec(**sizes)
+            return make_model_spec(section.family, **sizes)
 
     def build_model(self) -> PackedModel:
         """The model with fresh weights."""
@@ -122,29 +124,36 @@ class Config:
         from mmpack.datamodules import LLaVATemplateConfig, MultiModalSampleConfig, MultiModalTaskEncoder
 
         data = self.data
-        tower = None
-        if self.sections.model is not None:
-            spec = self.model_spec
-            kind = f"{spec.vision}_vision_model"
-            tower = SimpleNamespace(image_size=spec.image_size_px, patch_size=spec.patch_size_px, model_type=kind)
         image_processor = self._image_processor()
         tokenizer = self.tokenizer
         with at(self.document, "data"):
             template = LLaVATemplateConfig(
                 system=data.system, stop_string=data.stop_string, chat_template=data.template
             )
-            return MultiModalTaskEncoder(
+            encoder = MultiModalTaskEncoder(
                 tokenizer=tokenizer,
                 image_processor=image_processor,
                 multimodal_sample_config=MultiModalSampleConfig(conversation_template_config=template),
-                vision_config=tower,
                 **{name: getattr(data, name) for name in _ENCODER_KEYS},
             )
+            if self.sections.model is not None:
+                self.model_spec.check_tiling(encoder.build_tiling())
+            return encoder
 
-    def _image_processor(self) -> Any:
+    def _tokenizer_size(self) -> int:
+        """Ids of the data: the tokenizer's, or what mock data without one is drawn from."""
+        if self.data.module == "mock" and self.data.tokenizer is None:
+            return self.data.vocab_size or DEFAULT_VOCAB_SIZE
+        return len(self.tokenizer)
+
+    def _image_processor(self, *, required: bool = True) -> Any:
         data = self.data
         with at(self.document, "data"):
-            if (data.tile is None) == (data.image_processor is None):
+            if data.tile is not None and data.image_processor is not None:
+                raise ConfigError("set tile or image_processor, not both")
+            if data.tile is None and data.image_processor is None:
+                if not required:
+                    return None
                 raise ConfigError("set either tile (size, mean and std of a tile) or image_processor (a folder)")
         if data.tile is not None:
             return data.tile
@@ -156,18 +165,25 @@ class Config:
             except (OSError, ValueError, ImportError) as error:
                 raise ConfigError(f"cannot load {data.image_processor!r}: {_one_line(error)}") from error
 
-    def data_module(self, *, rank: int | None = None, world_size: int | None = None) -> EnergonMultiModalDataModule:
+    def data_module(self, *, rank: int | None = None, world_size: int | None = None) -> PackDataModule[Any]:
         """The data module, for one data-parallel rank; None asks torch.distributed."""
-        from mmpack.datamodules import EnergonMultiModalDataModule
-
-        encoder = self.task_encoder()
-        own: dict[str, Any] = {
-            n: getattr(self.data, n) for n in DataSection.model_fields if n not in (*_ENCODER_KEYS, *_PIECE_KEYS)
-        }
+        section = self.data
+        own = {name: getattr(section, name) for name in type(section).model_fields}
+        if section.module == "energon":
+            own = {name: value for name, value in own.items() if name not in (*_ENCODER_KEYS, *_PIECE_KEYS)}
+            own["task_encoder"] = self.task_encoder()
+        else:
+            own["image_processor"] = self._image_processor(required=section.module != "mock")
+            own["tokenizer"] = None if section.tokenizer is None else self.tokenizer
+            del own["tile"]
         with at(self.document, "data"):
-            return EnergonMultiModalDataModule(
-                task_encoder=encoder, data_parallel_rank=rank, data_parallel_size=world_size, **own
+            module: PackDataModule[Any] = module_class(own.pop("module"))(
+                data_parallel_rank=rank, data_parallel_size=world_size, **own
             )
+            tiling = getattr(module, "tiling", None)
+            if tiling is not None and self.sections.model is not None:
+                self.model_spec.check_tiling(tiling)
+        return module
 
     def with_settings(self, *settings: str) -> Config:
         """With more ``a.b=c`` applied."""
@@ -220,11 +236,12 @@ def check(document: Document) -> Config:
         text = json.dumps(values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{document.name}: only text, numbers, true/false, lists and mappings: {error}") from None
+    sections = sections_for(values)
     try:
         # as JSON, so that strict means: no "3" for 3, but a list for a tuple and text for a path
-        return Config(resolved, Sections.model_validate_json(text))
+        return Config(resolved, sections.model_validate_json(text))
     except ValidationError as error:
-        raise explain(error, resolved, Sections) from None
+        raise explain(error, resolved, sections) from None
 
 
 def load(
@@ -260,7 +277,8 @@ def load(
         chosen = chosen.with_values("data", data)
     module = chosen.data_module(rank=rank, world_size=world_size)
     loaders = {"train": module.train_dataloader, "val": module.val_dataloader, "test": module.test_dataloader}
-    return loaders[split]()
+    loader: PackLoader[PackedBatch] = loaders[split]()
+    return loader
 
 
 def _plain(value: Any) -> Any:

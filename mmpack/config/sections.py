@@ -6,13 +6,21 @@ Strict: no value is converted to another type, unknown keys are refused.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, get_type_hints
+import functools
+import importlib
+import inspect
+import operator
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from mmpack.convert import ConvertConfig
+from mmpack.errors import ConfigError, nearest
 from mmpack.layout import Layout
-from mmpack.model import LlavaSpec
+from mmpack.model import MODELS
 from mmpack.tiling import TileSpec
 from mmpack.train import TrainConfig
 
@@ -31,7 +39,10 @@ class DataSection(Section):
     are `num_image_embeddings_per_tile`. `template`, `system` and `stop_string` are the conversation template's.
     """
 
+    module: Literal["energon"] = "energon"
     path: str
+    validation_path: str | None = None
+    test_path: str | None = None
     tokenizer: str
     image_processor: str | None = None
     tile: TileSpec | None = None
@@ -44,7 +55,7 @@ class DataSection(Section):
     seq_length: int
     packed_sequence_size: int
     packing_buffer_size: int
-    oversize: str | None = None
+    oversize: str | dict[str, str] | None = None
     loss_weight: str = "token"
     layout: Layout = Field(default_factory=Layout)
     micro_batch_size: int = 1
@@ -65,30 +76,97 @@ def _fields_of(cls: type, **changed: Any) -> dict[str, Any]:
     hints = get_type_hints(cls)
     found: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
-        default = ... if field.default is dataclasses.MISSING else field.default
+        default: Any = ... if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = Field(default_factory=field.default_factory)
         found[field.name] = (hints[field.name], default)
     return found | changed
 
 
-# vocab_size may be left out: it is the tokenizer's then, so the spec itself is built once that has been read
-_ModelSizes: type[Section] = create_model(
-    "_ModelSizes", __base__=Section, **_fields_of(LlavaSpec, vocab_size=(int | None, None))
-)
+MODULES = {
+    "energon": "mmpack.datamodules:EnergonMultiModalDataModule",
+    "mock": "mmpack.datamodules:NevaMockDataModule",
+    "lazy": "mmpack.datamodules:NevaLazyDataModule",
+}
+_NOT_IN_FILES = ("self", "data_parallel_rank", "data_parallel_size", "rampup_batch_size")
 
 
-class ModelSection(_ModelSizes):  # type: ignore[valid-type, misc]  # fields read from LlavaSpec
-    """The sizes of a `LlavaSpec`, and how it is built; `vocab_size` is the tokenizer's if it is left out."""
+@cache
+def data_section(module: str) -> type[Section]:
+    """The settings of a data module: the arguments of its class, with the tokenizer and the pictures named.
 
+    Raises:
+        ConfigError: there is no such module.
+    """
+    if module == "energon":
+        return DataSection
+    if module not in MODULES:
+        raise ConfigError(f"module={module!r}; {nearest(module, MODULES)}")
+    cls = module_class(module)
+    hints = get_type_hints(cls.__init__)
+    found: dict[str, Any] = {"module": (Literal[module], module), "tile": (TileSpec | None, None)}
+    for name, parameter in inspect.signature(cls.__init__).parameters.items():
+        if name in ("tokenizer", "image_processor"):
+            found[name] = (str | None, None)
+        elif name not in _NOT_IN_FILES:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            found[name] = (_without_classes(hints[name]), default)
+    return create_model(f"{module}_data", __base__=Section, **found)
+
+
+def module_class(module: str) -> Any:
+    """The class of a data module."""
+    where, _, name = MODULES[module].partition(":")
+    return getattr(importlib.import_module(where), name)
+
+
+def _without_classes(hint: Any) -> Any:
+    """A union without its ``type[...]``: a file can describe an object, not a class."""
+    if not isinstance(hint, types.UnionType):
+        return hint
+    kept = [option for option in get_args(hint) if get_origin(option) is not type]
+    return functools.reduce(operator.or_, kept)
+
+
+class ModelSection(Section):
+    """How a model is built. The sizes of its family's spec are added to it; see `model_section`."""
+
+    family: str = "llava"
     attention: str = "auto"
     mask: str = "varlen"
     dtype: str = "float32"
     seed: int = 0
 
 
+@cache
+def model_section(family: str) -> type[ModelSection]:
+    """`ModelSection` with the sizes of a family; `vocab_size` is the tokenizer's if it is left out."""
+    # the spec itself is built once the tokenizer has been read
+    sizes = _fields_of(MODELS.get(family), vocab_size=(int | None, None))
+    return create_model(f"{family}_model", __base__=ModelSection, **sizes)
+
+
 class Sections(Section):
     """A whole file."""
 
-    data: DataSection
+    data: Section
     model: ModelSection | None = None
     train: TrainConfig | None = None
     convert: ConvertConfig | None = None
+
+
+def sections_for(values: Mapping[str, Any]) -> type[Sections]:
+    """`Sections` as the file needs them: with the settings of its data module and the sizes of its model's family.
+
+    Raises:
+        ConfigError: an unknown module or family.
+    """
+    module, family = _named(values, "data", "module", "energon"), _named(values, "model", "family", "llava")
+    chosen: dict[str, Any] = {"data": (data_section(module), ...), "model": (model_section(family) | None, None)}
+    return create_model("Sections", __base__=Sections, **chosen)
+
+
+def _named(values: Mapping[str, Any], section: str, key: str, default: str) -> str:
+    inside = values.get(section)
+    name = inside.get(key, default) if isinstance(inside, Mapping) else default
+    return name if isinstance(name, str) else str(name)

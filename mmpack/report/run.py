@@ -58,20 +58,23 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def run_facts(records: Sequence[dict[str, Any]], *, packed_sequence_size: int | None = None) -> RunFacts:
     """What the records of `mmpack.train` say.
 
-    Fill is of `packed_sequence_size`; where that is not known, of the longest row met.
+    Fill is of `packed_sequence_size`; without one, of the positions of the rows as they are.
     """
     steps = [record for record in records if record["kind"] == "step"]
-    size = packed_sequence_size or max(r["num_positions"] / r["num_packs"] for r in steps)
     return RunFacts(
         loss=[(r["step"], r["loss"]) for r in steps],
         val_loss=[(r["step"], r["val_loss"]) for r in records if r["kind"] == "val"],
-        fill_percent=[(r["step"], 100 * r["num_tokens"] / (size * r["num_packs"])) for r in steps],
+        fill_percent=[(r["step"], 100 * r["num_tokens"] / _positions(r, packed_sequence_size)) for r in steps],
         tokens_per_s=[(r["step"], r["useful_tokens_per_s"]) for r in steps],
         wait_percent=[(r["step"], 100 * r["wait_s"] / r["step_s"]) for r in steps],
         num_samples=sum(r["num_samples"] for r in steps),
         num_packs=sum(r["num_packs"] for r in steps),
         drops=_drops(steps[-1]["drops"]),
     )
+
+
+def _positions(record: dict[str, Any], packed_sequence_size: int | None) -> int:
+    return int(packed_sequence_size * record["num_packs"] if packed_sequence_size else record["num_positions"])
 
 
 def _drops(by_source: dict[str, dict[str, dict[str, Any]]]) -> dict[str, int]:

@@ -12,7 +12,7 @@ import yaml
 
 import mmpack
 from mmpack.config import Config, load, read_config
-from mmpack.config.sections import DataSection, ModelSection, Sections
+from mmpack.config.sections import DataSection, Sections, model_section
 from mmpack.errors import ConfigError
 from mmpack.model import LlavaSpec
 from tests.conftest import digest
@@ -75,7 +75,7 @@ def test_the_model_section_has_the_sizes_of_a_spec_with_its_defaults() -> None:
     spec = LlavaSpec(vocab_size=10)
     for name in LlavaSpec.__dataclass_fields__:
         if name != "vocab_size":
-            assert ModelSection.model_fields[name].default == getattr(spec, name)
+            assert model_section("llava").model_fields[name].default == getattr(spec, name)
 
 
 def test_objects_are_built_from_it(config: Config, tokenizer: Any) -> None:
@@ -150,7 +150,7 @@ def test_a_wrong_setting_is_named_with_its_full_path(config: Config, setting: st
         ("data.micro_batch_size=2", "data.micro_batch_size=2 with packing_buffer_size=40: a pack is one row already"),
         ("data.packed_sequence_size=0", "data.packed_sequence_size=0: the length of a pack is not set"),
         ("data.num_image_embeddings_per_tile=576", "num_image_embeddings_per_tile=576, but the vision tower gives 4"),
-        ("data.tile.tile_size_px=56", "the image processor makes tiles of 56 px, the vision tower wants 28"),
+        ("data.tile.tile_size_px=56", "pictures are cut into tiles of 56 px, the vision tower wants 28"),
         ("data.tiling=dynamc", "unknown tiling policy 'dynamc'; did you mean 'dynamic'?"),
         ("data.template=v2", "unknown conversation template 'v2'; allowed: "),
         ("data.tokenizer=./nowhere", "'./nowhere' is not a folder"),

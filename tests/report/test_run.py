@@ -38,8 +38,8 @@ def records(tmp_path: Path) -> Path:
     return path
 
 
-def test_fill_is_of_the_configured_size_or_else_of_the_longest_row(records: Path) -> None:
-    assert [value for _, value in read_run(records).fill_percent] == pytest.approx([95.0, 95.0, 95.0])
+def test_fill_is_of_the_configured_size_or_else_of_the_rows_as_they_are(records: Path) -> None:
+    assert [value for _, value in read_run(records).fill_percent] == pytest.approx([100.0, 95.0, 100.0])
     (records.parent / RUN_FILE).write_text(json.dumps({"packed_sequence_size": 1900}))
     assert [value for _, value in read_run(records).fill_percent] == pytest.approx([50.0, 50.0, 50.0])
 
