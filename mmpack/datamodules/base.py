@@ -6,6 +6,7 @@ They are Lightning data modules where Lightning is installed, and plain classes 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic
@@ -29,7 +30,11 @@ def lightning_class() -> type:
     used = [name for name in names if name in sys.modules]
     installed = [name for name in names if find_spec(name.partition(".")[0]) is not None]
     for name in used + installed:
-        __import__(name)
+        try:
+            __import__(name)
+        except ImportError as error:
+            warnings.warn(f"{name} is installed and cannot be imported ({error}); going on without it", stacklevel=2)
+            continue
         found: type = sys.modules[name].LightningDataModule
         return found
     return Plain
