@@ -6,13 +6,15 @@ A pack is given as the list of its samples' places in the stream, packs in the o
 from __future__ import annotations
 
 import logging
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from mmpack.errors import Reason, StateError
+from mmpack.errors import ConfigError, DataError, Reason, StateError
 
 _log = logging.getLogger(__name__)
+_MOST_DETAIL = 300  # characters of a cause in the log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +137,92 @@ class LedgerEntry(TypedDict):
     keys: list[str]
 
 
+CHOSEN = frozenset({Reason.OVERSIZE, Reason.TRUNCATED, Reason.FEWER_TILES})  # by a policy; no fault of the data
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorBudget:
+    """How many of the last samples may be lost to faults before a run should stop.
+
+    What a policy leaves out or cuts (`CHOSEN`) is no fault.
+
+    Args:
+        max_share: of the window, at least 0 and below 1.
+        window: samples that are looked back on. Nothing stops before `max_share` x `window` faults.
+
+    Raises:
+        ConfigError: a share or a window that cannot be.
+    """
+
+    max_share: float = 0.05
+    window: int = 1000
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_share < 1:
+            raise ConfigError(f"max_share={self.max_share}; it must be at least 0 and below 1, such as 0.05")
+        if self.window < 1:
+            raise ConfigError(f"window={self.window}; it must be at least 1 sample")
+
+
+class RecentLosses:
+    """The faults among the samples read last, against a budget.
+
+    >>> recent = RecentLosses(ErrorBudget(max_share=0.5, window=2))
+    >>> for reason in (Reason.UNREADABLE, Reason.NO_ANSWER):
+    ...     recent.read()
+    ...     recent.lost(reason)
+    >>> recent.check("web")
+    Traceback (most recent call last):
+    ...
+    mmpack.errors.DataError: 2 of the last 2 samples of 'web' were lost (1 no_answer, 1 unreadable), more than \
+max_share=0.5 allows; `mmpack check` lists them, and with --quarantine leaves them out
+    """
+
+    def __init__(self, budget: ErrorBudget | None = None) -> None:
+        self.budget = budget
+        self._num_read = 0
+        self._faults: deque[tuple[int, Reason]] = deque()  # (samples read by then, reason), the last of the window
+
+    def read(self) -> None:
+        """One more sample was read, or tried to be."""
+        self._num_read += 1
+        while self.budget and self._faults and self._faults[0][0] <= self._num_read - self.budget.window:
+            self._faults.popleft()
+
+    def lost(self, reason: Reason) -> None:
+        """A sample was lost."""
+        if self.budget is not None and reason not in CHOSEN:
+            self._faults.append((self._num_read, reason))
+
+    def check(self, name: str) -> None:
+        """Raises DataError, with the counts by reason, if the budget of the data `name` is spent."""
+        budget = self.budget
+        if budget is None or len(self._faults) <= budget.max_share * budget.window:
+            return
+        by_reason = Counter(reason.value for _, reason in self._faults)
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(by_reason.items()))
+        raise DataError(
+            f"{len(self._faults)} of the last {min(self._num_read, budget.window)} samples of {name!r} were lost "
+            f"({counts}), more than max_share={budget.max_share} allows; `mmpack check` lists them, and with "
+            "--quarantine leaves them out"
+        )
+
+    def state(self) -> list[list[int | str]]:
+        """As plain values; empty without a budget."""
+        if self.budget is None:
+            return []
+        return [[self._num_read, ""], *([read, reason.value] for read, reason in self._faults)]
+
+    def restore(self, state: Sequence[Sequence[int | str]]) -> None:
+        """Goes on from `state`."""
+        self._faults.clear()
+        for number, (read, reason) in enumerate(state):
+            if number == 0:
+                self._num_read = int(read)
+            else:
+                self._faults.append((int(read), Reason(str(reason))))
+
+
 LedgerDict = dict[str, dict[str, LedgerEntry]]  # source -> reason -> entry
 
 
@@ -145,30 +233,38 @@ class DropLedger:
 
     Args:
         max_keys: example keys kept for each (source, reason): the first ones counted.
+        budget: of faults; None for no limit.
     """
 
-    def __init__(self, max_keys: int = 5) -> None:
+    def __init__(self, max_keys: int = 5, budget: ErrorBudget | None = None) -> None:
         self.max_keys = max_keys
+        self.recent = RecentLosses(budget)
         self._entries: dict[tuple[str, Reason], LedgerEntry] = {}
 
-    def count(self, source: str, reason: Reason, key: str, detail: str = "") -> None:
-        """Counts one sample, and logs it if it is among the first of its kind.
+    def read(self, name: str) -> None:
+        """One more sample of the data `name` was read, or tried to be. Raises DataError if the budget is spent."""
+        self.recent.check(name)
+        self.recent.read()
+
+    def count(self, source: str, reason: Reason, key: str, detail: str = "", *, shard: str = "") -> None:
+        """Counts one sample, and writes one line about it to the log if it is among the first of its kind.
 
         Args:
             source: the dataset it came from.
             reason: why.
             key: the sample's key in that dataset.
-            detail: one line for people, without any of the sample's content; goes to the log only.
+            detail: the part and the cause in one line, without any of the sample's content; goes to the log only.
+            shard: the file it is in; goes to the log only.
         """
         entry = self._entries.setdefault((source, reason), {"count": 0, "keys": []})
         entry["count"] += 1
+        self.recent.lost(reason)
         if len(entry["keys"]) < self.max_keys:
             entry["keys"].append(key)
         if _worth_a_line(entry["count"]):
-            _log.warning(
-                "dataset %r sample %r: %s%s (%d so far)",
-                *(source, key, reason.value, f": {detail}" if detail else "", entry["count"]),
-            )
+            where = f"{source!r} shard {shard!r}" if shard else repr(source)
+            cause = f": {' '.join(detail.split())[:_MOST_DETAIL]}" if detail else ""
+            _log.warning("dataset %s sample %r: %s%s (%d so far)", where, key, reason.value, cause, entry["count"])
 
     @property
     def total(self) -> int:
@@ -203,9 +299,14 @@ class DropLedger:
         return plain
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Mapping[str, LedgerEntry]], max_keys: int = 5) -> DropLedger:
+    def from_dict(
+        cls,
+        plain: Mapping[str, Mapping[str, LedgerEntry]],
+        max_keys: int = 5,
+        budget: ErrorBudget | None = None,
+    ) -> DropLedger:
         """The ledger that `to_dict` described. Raises StateError for a reason this version does not know."""
-        ledger = cls(max_keys)
+        ledger = cls(max_keys, budget)
         for source, by_reason in plain.items():
             for name, entry in by_reason.items():
                 try:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmpack.errors import Reason, StateError
+from mmpack.errors import ConfigError, DataError, Reason, StateError
 from mmpack.stats import (
     DropLedger,
+    ErrorBudget,
     attention_cost,
     balance,
     displacements,
@@ -135,3 +136,64 @@ def test_ledger_logs_one_line_a_kind_and_then_ever_more_rarely(caplog):
     assert lines[0] == "dataset 'web' sample 'shard/0': not_an_image: starts with b'<htm' (1 so far)"
     assert [line.rpartition("(")[2] for line in lines] == [f"{n} so far)" for n in (1, 2, 3, 10, 100, 1000)]
     assert not any("\n" in line for line in lines)
+
+
+# --- the budget ------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.sampled_from([None, *list(Reason)[:2], Reason.OVERSIZE]), max_size=120),
+    st.sampled_from([0.0, 0.1, 0.3, 0.5]),
+    st.integers(1, 30),
+    st.integers(0, 120),
+)
+def test_budget_is_a_share_of_the_window(events, max_share, window, saved_at):
+    """Against a plain list of what was read last; saved and restored on the way."""
+    budget = ErrorBudget(max_share=max_share, window=window)
+    ledger = DropLedger(budget=budget)
+    faults = []
+    for number, reason in enumerate(events):
+        spent = sum(faults[-window:]) > max_share * window
+        if spent:
+            with pytest.raises(DataError, match=r"of the last \d+ samples of 'web' were lost"):
+                ledger.read("web")
+            return
+        ledger.read("web")
+        if number == saved_at:
+            again = DropLedger.from_dict(ledger.to_dict(), budget=budget)
+            again.recent.restore(json.loads(json.dumps(ledger.recent.state())))
+            ledger = again
+        if reason is not None:
+            ledger.count("web", reason, "k")
+        faults.append(reason is not None and reason is not Reason.OVERSIZE)
+        assert len(ledger.recent.state()) <= window + 1
+
+
+def test_budget_names_the_counts_by_reason():
+    ledger = DropLedger(budget=ErrorBudget(max_share=0.01, window=100))
+    ledger.read("web")
+    for reason in (Reason.NOT_AN_IMAGE, Reason.NOT_AN_IMAGE, Reason.UNREADABLE):
+        ledger.count("a", reason, "k")
+    with pytest.raises(DataError, match=r"\(2 not_an_image, 1 unreadable\), more than max_share=0\.01"):
+        ledger.read("web")
+    free = DropLedger()
+    for _ in range(50):
+        free.read("web")
+        free.count("a", Reason.UNREADABLE, "k")
+    assert free.recent.state() == []
+
+
+@pytest.mark.parametrize("options", [{"max_share": 1.0}, {"max_share": -0.1}, {"window": 0}])
+def test_budget_that_cannot_be(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        ErrorBudget(**options)
+
+
+def test_a_record_is_one_line_with_the_shard_and_no_more(caplog):
+    ledger = DropLedger()
+    with caplog.at_level(logging.WARNING, logger="mmpack.stats"):
+        ledger.count("web", Reason.IMAGE_TRUNCATED, "k7", "0.jpg: cut\nor damaged " + "x" * 5000, shard="s-1.tar")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("dataset 'web' shard 's-1.tar' sample 'k7': image_truncated: 0.jpg: cut or damaged xxx")
+    assert "\n" not in line
+    assert len(line) < 420

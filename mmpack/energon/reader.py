@@ -28,9 +28,11 @@ from megatron.energon import (
 )
 from megatron.energon.savable_loader import SimpleSavableDatasetWrapper
 
+from mmpack.energon.faults import guard
 from mmpack.energon.plain_state import from_plain, to_plain
 from mmpack.energon.text_decoder import TextDecoder
 from mmpack.errors import ConfigError, DataError, StateError
+from mmpack.stream.contract import ReadFault
 
 META_FOLDER = ".nv-meta"
 _READING = threading.Lock()  # energon keeps in a global which dataset is reading
@@ -72,6 +74,7 @@ class SourceConfig:
         shuffle_buffer_size: samples that one stream shuffles among, compressed; None for no buffer. There are many
             streams, so a small one is enough.
         max_samples_per_sequence: most samples read in a row from one place of a shard.
+        max_sample_bytes: a sample that takes more of its shard counts as unreadable, and nothing is allocated for it.
     """
 
     path: Path | str
@@ -81,9 +84,10 @@ class SourceConfig:
     seed: int = 0
     shuffle_buffer_size: int | None = 20
     max_samples_per_sequence: int | None = 100
+    max_sample_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        for name in ("shuffle_buffer_size", "max_samples_per_sequence"):
+        for name in ("shuffle_buffer_size", "max_samples_per_sequence", "max_sample_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}; it must be at least 1, or None for no such limit")
@@ -103,7 +107,8 @@ class Source:
     Args:
         config: what to read.
         stream, num_streams: which logical stream of how many.
-        on_fault: told of every sample that energon itself could not read.
+        on_fault: told of every sample that cannot be read, with a `mmpack.stream.contract.ReadFault`; the stream goes
+            on behind it.
     """
 
     def __init__(self, config: SourceConfig, *, stream: int, num_streams: int, on_fault: FaultHandler) -> None:
@@ -111,15 +116,11 @@ class Source:
         self._stream = stream
         self._on_fault = on_fault
 
-        def handle(error: Exception, sample: Any, sources: Any) -> None:
-            on_fault(error, _name_of(error, sample, sources))
-
         worker = WorkerConfig(
             rank=stream,
             world_size=num_streams,
             num_workers=0,
             seed_offset=config.seed,
-            global_error_handler=handle,
         )
         try:
             dataset = self._open(worker)
@@ -127,12 +128,23 @@ class Source:
             what = f"split {config.split!r} of {str(config.path)!r}"
             raise ConfigError(f"cannot open {what}: {_one_line(error)}") from error
         self.num_samples = len(dataset)  # of this stream
+        self._lost_in_row = 0
+        guard(dataset, self._lost, max_sample_bytes=config.max_sample_bytes, inspect=num_streams == 1)
         self._dataset = SimpleSavableDatasetWrapper(dataset, worker, NoCachePool())
         self._reading: Iterator[tuple[int, int, Any]] | None = None
         self._in_epoch = False  # an epoch has begun, and not all of its samples have been handed out
         self._ahead: tuple[Any, RestoreKey] | None = None  # None: energon has no more samples in this epoch
         self._buffer: list[tuple[Any, RestoreKey]] = []  # (sample or None if not read again yet, key)
         self._num_drawn = 0
+
+    def _lost(self, fault: ReadFault) -> None:
+        self._on_fault(fault, fault.name)
+        self._lost_in_row += 1
+        if self._lost_in_row > 2 * self.num_samples and self.config.training and self.config.repeat:
+            raise DataError(
+                f"stream {self._stream} of {str(self.config.path)!r}, split {self.config.split!r}: no sample can be "
+                f"read, the last is {fault}; `mmpack check` lists all"
+            )
 
     def _open(self, worker: WorkerConfig) -> Any:
         config = self.config
@@ -174,7 +186,7 @@ class Source:
                 try:
                     sample = self.read(key)
                 except Exception as error:  # energon passes on whatever its reader met
-                    self._on_fault(error, str(key))
+                    self._on_fault(error, error.name if isinstance(error, ReadFault) else str(key))
                     continue
             yield sample, key
         self._in_epoch = False
@@ -188,12 +200,12 @@ class Source:
         try:
             with _READING:
                 for _, _, sample in self._reading:
+                    self._lost_in_row = 0
                     return sample, sample.__restore_key__
         except (OSError, ValueError, tarfile.TarError) as error:
             raise DataError(
-                f"{str(self.config.path)!r}, split {self.config.split!r}: a shard cannot be read: "
-                f"{type(error).__name__}: {_one_line(error)}; restore it, or leave it out with an entry under "
-                f"`exclude` in {META_FOLDER}/split.yaml"
+                f"{str(self.config.path)!r}, split {self.config.split!r}: cannot be read on: "
+                f"{type(error).__name__}: {_one_line(error)}"
             ) from error
         self._reading = None
         return None
@@ -238,17 +250,6 @@ def _draw(seed: int, stream: int, count: int) -> int:
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
     return z ^ z >> 31
-
-
-def _name_of(error: Exception, sample: Any, sources: Any) -> str:
-    """The best name there is for what could not be read: energon keeps it in one of several places."""
-    for holder in (sample, error):
-        for attribute in ("__key__", "key"):
-            if isinstance(name := getattr(holder, attribute, None), str):
-                return name
-    if isinstance(sample, dict) and isinstance(name := sample.get("__key__"), str):
-        return name
-    return str(sources[0]) if sources else "?"
 
 
 def _one_line(error: BaseException) -> str:

@@ -41,7 +41,9 @@ class EnergonSource:
                 sample = self._cook(raw)
             except SampleError as error:
                 sample = error
-            yield Drawn(place=to_plain(key), key=raw.__key__, source=source_of(raw), sample=sample)
+            yield Drawn(
+                place=to_plain(key), key=raw.__key__, source=source_of(raw), shard=_shard_of(raw), sample=sample
+            )
 
     def read(self, place: Any) -> Conversation:
         """The sample that was drawn with `place`, read again."""
@@ -52,6 +54,11 @@ class EnergonSource:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._reader.restore(state)
+
+
+def _shard_of(raw: Any) -> str:
+    sources = getattr(raw, "__sources__", None)
+    return (sources[0].shard_name or "") if sources else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.sample import EncodedSample
+from mmpack.stats import ErrorBudget
 from mmpack.stream.selection import DynamicBatching, LengthBuckets, NextFew, Selection
 from mmpack.window import Window
 
@@ -26,6 +27,7 @@ class StreamConfig:
         batching: in their place: padded batches of samples of like length.
         align_window: plans held back to give every rank packs of equal cost at each step; 1 holds none.
         seed: of the order in which held plans leave.
+        error_budget: how many of the last samples of a stream may be lost before it stops; None for any number.
 
     Raises:
         ConfigError: a number below 1, or neither or both ways to select.
@@ -41,6 +43,7 @@ class StreamConfig:
     batching: DynamicBatching | LengthBuckets | None = None
     align_window: int = 1
     seed: int = 0
+    error_budget: ErrorBudget | None = None
 
     def __post_init__(self) -> None:
         for name in ("capacity", "packing_buffer_size", "samples_per_pack", "align_window", *_LIMITS):

@@ -6,11 +6,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mmpack.errors import SampleError
+from mmpack.errors import DataError, SampleError
 from mmpack.sample import Conversation, EncodedSample
 
 FaultHandler = Callable[[Exception, str], None]  # the error, and the name of what could not be read
 Sample = Conversation | EncodedSample  # a source of ready token ids gives encoded samples
+
+
+class ReadFault(DataError):
+    """A sample that the data cannot give, and where it should have been.
+
+    Args:
+        cause: one line: what was met. No sample content.
+        source: the dataset.
+        shard: the file it should be in.
+        name: the best name of the sample that is known.
+    """
+
+    def __init__(self, cause: str, *, source: str, shard: str, name: str) -> None:
+        self.cause, self.source, self.shard, self.name = cause, source, shard, name
+        super().__init__(f"{source} {name}: {cause}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -20,6 +35,7 @@ class Drawn:
     place: Any  # where to read it again: plain lists, strings, numbers and bytes
     key: str
     source: str  # the dataset it came from
+    shard: str = ""  # the file it came from, for messages
     sample: Sample | SampleError
 
 

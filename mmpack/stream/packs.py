@@ -16,7 +16,7 @@ from mmpack.errors import ConfigError, Reason, SampleError, StateError
 from mmpack.sample import Conversation, EncodedSample, LostSample, PlannedSample
 from mmpack.stats import DropLedger, attention_cost
 from mmpack.stream.config import StreamConfig
-from mmpack.stream.contract import Drawn, OpenSource, Sample
+from mmpack.stream.contract import Drawn, OpenSource, ReadFault, Sample
 from mmpack.stream.selection import Selection
 from mmpack.window import AlignedPlans
 
@@ -76,7 +76,7 @@ class PackStream(Generic[B]):
         self._aligned: AlignedPlans[list[_Held]] = AlignedPlans(config.align_window, seed=config.seed)
         self._in_window: set[tuple[str, str]] = set()  # source, key
         self._waiting: list[_Held] = []  # second copies of samples in the window
-        self.ledger = DropLedger()
+        self.ledger = DropLedger(budget=config.error_budget)
         self.num_read = 0  # samples taken from the source, kept or not
         self.num_read_in_epoch = 0
         self.num_emitted = 0  # samples in the packs of this epoch
@@ -158,6 +158,7 @@ class PackStream(Generic[B]):
                     f"stream {self.stream} of {self.num_streams} of {self._source.name!r} has no usable "
                     f"sample (left out so far: {reasons}); mend the data, or use fewer streams (num_streams)"
                 )
+            self.ledger.read(self._source.name)
             self.num_read += 1
             self.num_read_in_epoch += 1
             try:
@@ -165,7 +166,7 @@ class PackStream(Generic[B]):
                     raise drawn.sample
                 sample = self._encode(drawn.sample)
             except SampleError as error:
-                self._drop(drawn.source, error, drawn.key)
+                self._drop(drawn.source, error, drawn.key, drawn.shard)
                 continue
             if sample.changed is not None:
                 self.ledger.count(sample.source, sample.changed, sample.key)
@@ -183,12 +184,16 @@ class PackStream(Generic[B]):
             raise SampleError(Reason.OVERSIZE, detail, key=encoded.key)
         return encoded
 
-    def _drop(self, source: str, error: SampleError, key: str) -> None:
-        self.ledger.count(source, error.reason, key, detail=error.detail)
+    def _drop(self, source: str, error: SampleError, key: str, shard: str = "") -> None:
+        self.ledger.count(source, error.reason, key, detail=error.detail, shard=shard)
 
     def _on_fault(self, error: Exception, name: str) -> None:
-        detail = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        self.ledger.count(self._source.name, Reason.UNREADABLE, name, detail=detail)
+        self.ledger.read(self._source.name)
+        if isinstance(error, ReadFault):
+            self.ledger.count(error.source, Reason.UNREADABLE, name, detail=error.cause, shard=error.shard)
+        else:
+            detail = f"{type(error).__name__}: {error}"
+            self.ledger.count(self._source.name, Reason.UNREADABLE, name, detail=detail)
 
     def state(self) -> dict[str, Any]:
         """Where the stream stands behind the pack emitted last: plain dicts, lists, numbers, strings and bytes."""
@@ -209,6 +214,7 @@ class PackStream(Generic[B]):
             "aligned": dict(self._aligned.state()),
             "plans": [[held.saved for held in plan] for plan in self._aligned.plans],
             "drops": self.ledger.to_dict(),
+            "recent_losses": self.ledger.recent.state(),
         }
 
     def _left(self) -> int:
@@ -231,7 +237,8 @@ class PackStream(Generic[B]):
         self.epoch, self.round = state["epoch"], state["round"]
         self.exhausted, self.num_read = state["exhausted"], state["num_read"]
         self.num_read_in_epoch, self.num_emitted = state["num_read_in_epoch"], state["emitted"]
-        self.ledger = DropLedger.from_dict(state["drops"])
+        self.ledger = DropLedger.from_dict(state["drops"], budget=self.config.error_budget)
+        self.ledger.recent.restore(state.get("recent_losses", []))
         for saved in (*state["window"], *state["alone"]):
             self._hold(self._read_again(saved))
         self._window.emitting = state["emitting"]

@@ -178,21 +178,6 @@ def test_a_buffered_sample_of_another_length_is_an_error_that_names_it(
         next(iter(resumed.train_dataloader()))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_damaged_shard_is_named_with_the_remedy(
-    datasets: dict[str, Any], tokenizer: Any, tmp_path: Path, num_workers: int
-) -> None:
-    from mmpack.errors import DataError
-
-    bad = tmp_path / "energon"
-    shutil.copytree(datasets["good"], bad)
-    shard = sorted(bad.glob("train-*.tar"))[1]
-    shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
-    loader = data_module(bad, tokenizer, repeat=False, num_workers=num_workers).train_dataloader()
-    with pytest.raises(DataError, match=r"a shard cannot be read: .*`exclude` in \.nv-meta/split\.yaml"):
-        list(loader)
-
-
 def test_two_loaders_read_in_two_threads(datasets: dict[str, Any], tokenizer: Any) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
