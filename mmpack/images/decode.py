@@ -29,6 +29,7 @@ def decode_image(
     *,
     background: RGB = (255, 255, 255),
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    max_aspect: float | None = None,
     lenient: bool = False,
 ) -> NDArray[np.uint8]:
     """The pixels (H, W, 3) uint8 of a picture: upright, RGB, transparent parts on `background`.
@@ -40,6 +41,7 @@ def decode_image(
         data: the file's bytes.
         background: what shows through where the picture is transparent.
         max_pixels: a picture of more is refused from its header, before anything is allocated.
+        max_aspect: as in `image_size`.
         lenient: of a file whose pixels are cut, return what there is, the rest grey or black.
 
     Raises:
@@ -47,7 +49,7 @@ def decode_image(
             that cannot be shown as RGB without guessing.
     """
     data = bytes(data)  # the same object if it is bytes
-    header = read_header(data, max_pixels=max_pixels)
+    header = read_header(data, max_pixels=max_pixels, max_aspect=max_aspect)
     try:
         with strict_pillow():
             rgb = _decode(data, header, background, max_pixels, lenient)

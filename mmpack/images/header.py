@@ -49,21 +49,24 @@ class Header:
         return self.width_px, self.height_px
 
 
-def image_size(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> tuple[int, int]:
+def image_size(
+    data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, max_aspect: float | None = None
+) -> tuple[int, int]:
     """Width and height in pixels of an upright picture, from its header alone.
 
     Args:
         data: the file's bytes.
         max_pixels: a picture of more is refused.
+        max_aspect: a picture whose long side is more than so many times its short one is refused; None for no limit.
 
     Raises:
-        SampleError: NOT_AN_IMAGE, IMAGE_UNSUPPORTED, IMAGE_ZERO_SIZE, IMAGE_TOO_LARGE, or IMAGE_TRUNCATED where
-            the header itself is cut or damaged.
+        SampleError: NOT_AN_IMAGE, IMAGE_UNSUPPORTED, IMAGE_ZERO_SIZE, IMAGE_TOO_LARGE, IMAGE_ASPECT, or
+            IMAGE_TRUNCATED where the header itself is cut or damaged.
     """
-    return read_header(data, max_pixels=max_pixels).upright_size
+    return read_header(data, max_pixels=max_pixels, max_aspect=max_aspect).upright_size
 
 
-def read_header(data: bytes, *, max_pixels: int) -> Header:
+def read_header(data: bytes, *, max_pixels: int, max_aspect: float | None = None) -> Header:
     """The checked header of a picture. Raises as `image_size` does."""
     data = bytes(data)  # the same object if it is bytes
     name = picture_format(data)
@@ -76,6 +79,10 @@ def read_header(data: bytes, *, max_pixels: int) -> Header:
     else:
         header = _by_pillow(data, name)
     check_size(header.width_px, header.height_px, max_pixels)
+    sides = sorted(header.upright_size)
+    if max_aspect is not None and sides[1] > max_aspect * sides[0]:
+        detail = f"{header.width_px}x{header.height_px} px; max_aspect={max_aspect:g}"
+        raise SampleError(Reason.IMAGE_ASPECT, detail)
     return header
 
 

@@ -35,6 +35,17 @@ def test_the_pixel_limit_is_exact_and_ours() -> None:
             function(data, max_pixels=2047)
 
 
+def test_the_aspect_limit_is_for_both_directions() -> None:
+    for size in ((64, 16), (16, 64)):
+        data = saved(Image.new("RGB", size), "PNG")
+        assert image_size(data, max_aspect=4) == size
+        for function in (image_size, decode_image):
+            with pytest.raises(SampleError, match=f"{size[0]}x{size[1]} px; max_aspect=3.9") as caught:
+                function(data, max_aspect=3.9)
+            assert caught.value.reason == Reason.IMAGE_ASPECT
+    assert image_size(case("png_4000x1.png")) == (4000, 1)
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "PPM", "TIFF"])
 def test_nothing_is_decoded_above_the_limit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = saved(quadrants(), kind)
