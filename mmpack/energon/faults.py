@@ -21,7 +21,7 @@ OnLost = Callable[[ReadFault], None]
 _DEFECTS = (NameError, ImportError, SyntaxError, MemoryError)  # of code or machine, not of a sample
 
 
-def guard(dataset: Any, on_lost: OnLost, *, max_sample_bytes: int, inspect: bool) -> None:
+def guard(dataset: Any, on_lost: OnLost, *, max_sample_bytes: int, inspect: bool) -> list[tuple[str, str]]:
     """Changes the datasets in a tree of energon's wrappers, in place.
 
     A sample that cannot be read or made is left out, as energon leaves out excluded ones: the order of the others and
@@ -31,23 +31,24 @@ def guard(dataset: Any, on_lost: OnLost, *, max_sample_bytes: int, inspect: bool
         dataset: what `get_train_dataset` or `get_val_dataset` returned.
         on_lost: told of each.
         max_sample_bytes: most bytes that are read for a sample.
-        inspect: look at every shard now, and name the damaged ones.
+        inspect: look at every local shard now, and name the damaged ones.
+
+    Returns:
+        (path, what is wrong) of each damaged shard, if they were looked at.
     """
+    damaged: list[tuple[str, str]] = []
     if isinstance(dataset, WebdatasetSampleLoaderDataset):
-        _guard_reading(dataset, on_lost, max_sample_bytes, inspect)
+        damaged += _guard_reading(dataset, on_lost, max_sample_bytes, inspect)
     for name, value in list(vars(dataset).items()):
         if isinstance(value, ErrorContext):
             setattr(dataset, name, _Quiet(on_lost))
     for inner in getattr(dataset, "datasets", ()):
-        guard(inner, on_lost, max_sample_bytes=max_sample_bytes, inspect=inspect)
+        damaged += guard(inner, on_lost, max_sample_bytes=max_sample_bytes, inspect=inspect)
+    return damaged
 
 
-def _guard_reading(dataset: Any, on_lost: OnLost, max_sample_bytes: int, inspect: bool) -> None:
+def _guard_reading(dataset: Any, on_lost: OnLost, max_sample_bytes: int, inspect: bool) -> list[tuple[str, str]]:
     readers = [_robust(reader, max_sample_bytes) for reader in dataset.join_readers]
-    if inspect:
-        for reader in readers:
-            if isinstance(reader, ShardSamples):
-                reader.inspect()
 
     def read(number: int) -> Any:
         data = tuple(reader[number] for reader in readers)
@@ -64,6 +65,8 @@ def _guard_reading(dataset: Any, on_lost: OnLost, max_sample_bytes: int, inspect
 
     dataset._get_sample = read_or_leave_out
     dataset.restore_sample = lambda key: read(key[1])
+    ours = [reader for reader in readers if isinstance(reader, ShardSamples)] if inspect else []
+    return [damaged for reader in ours for damaged in reader.inspect()]
 
 
 def _robust(reader: Any, max_sample_bytes: int) -> Any:

@@ -129,7 +129,9 @@ class Source:
             raise ConfigError(f"cannot open {what}: {_one_line(error)}") from error
         self.num_samples = len(dataset)  # of this stream
         self._lost_in_row = 0
-        guard(dataset, self._lost, max_sample_bytes=config.max_sample_bytes, inspect=num_streams == 1)
+        self.damaged_shards = guard(  # (path, what is wrong); looked at if this is the only stream
+            dataset, self._lost, max_sample_bytes=config.max_sample_bytes, inspect=num_streams == 1
+        )
         self._dataset = SimpleSavableDatasetWrapper(dataset, worker, NoCachePool())
         self._reading: Iterator[tuple[int, int, Any]] | None = None
         self._in_epoch = False  # an epoch has begun, and not all of its samples have been handed out

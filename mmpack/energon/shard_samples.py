@@ -51,10 +51,10 @@ class ShardSamples:
         self._starts = [0, *accumulate(shard.num_samples for shard in shards)]
         self._states: dict[str, ShardState] = {}
 
-    def inspect(self) -> None:
-        """Looks at every shard now, and names the damaged ones."""
-        for shard in self._shards:
-            self._state(shard)
+    def inspect(self) -> list[tuple[str, str]]:
+        """Looks at every shard now: (path, what is wrong) of the damaged ones, which the log names too."""
+        states = [(str(shard.path), self._state(shard).problem) for shard in self._shards]
+        return [(path, problem) for path, problem in states if problem is not None]
 
     def _state(self, shard: Shard) -> ShardState:
         if shard.name not in self._states:
@@ -80,8 +80,9 @@ class ShardSamples:
             if name is not None and self._sample_filter is not None and not self._sample_filter(name):
                 return None
             cause = " ".join(str(error).split())[:200]
+            folder = str(self.base_path)
             raise ReadFault(
-                cause, source=last_part(str(self.base_path)), shard=shard.name, name=name or ordinal
+                cause, source=last_part(folder), shard=shard.name, name=name or ordinal, folder=folder
             ) from None
         if self._sample_filter is not None and not self._sample_filter(f"{shard.name}/{base}"):
             return None

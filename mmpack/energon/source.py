@@ -33,6 +33,7 @@ class EnergonSource:
         self._reader = Reader(config, stream=stream, num_streams=num_streams, on_fault=on_fault)
         self._cook = cook
         self.num_samples = self._reader.num_samples
+        self.damaged_shards = self._reader.damaged_shards
 
     def __iter__(self) -> Iterator[Drawn]:
         for raw, key in self._reader:
@@ -42,7 +43,12 @@ class EnergonSource:
             except SampleError as error:
                 sample = error
             yield Drawn(
-                place=to_plain(key), key=raw.__key__, source=source_of(raw), shard=_shard_of(raw), sample=sample
+                place=to_plain(key),
+                key=raw.__key__,
+                source=source_of(raw),
+                shard=_origin(raw, "shard_name"),
+                folder=_origin(raw, "dataset_path"),
+                sample=sample,
             )
 
     def read(self, place: Any) -> Conversation:
@@ -56,9 +62,9 @@ class EnergonSource:
         self._reader.restore(state)
 
 
-def _shard_of(raw: Any) -> str:
+def _origin(raw: Any, field: str) -> str:
     sources = getattr(raw, "__sources__", None)
-    return (sources[0].shard_name or "") if sources else ""
+    return str(getattr(sources[0], field) or "") if sources else ""
 
 
 @dataclass(frozen=True, slots=True)

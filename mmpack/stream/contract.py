@@ -21,10 +21,11 @@ class ReadFault(DataError):
         source: the dataset.
         shard: the file it should be in.
         name: the best name of the sample that is known.
+        folder: the dataset's, if it has one.
     """
 
-    def __init__(self, cause: str, *, source: str, shard: str, name: str) -> None:
-        self.cause, self.source, self.shard, self.name = cause, source, shard, name
+    def __init__(self, cause: str, *, source: str, shard: str, name: str, folder: str = "") -> None:
+        self.cause, self.source, self.shard, self.name, self.folder = cause, source, shard, name, folder
         super().__init__(f"{source} {name}: {cause}")
 
 
@@ -36,6 +37,7 @@ class Drawn:
     key: str
     source: str  # the dataset it came from
     shard: str = ""  # the file it came from, for messages
+    folder: str = ""  # the dataset's, for messages
     sample: Sample | SampleError
 
 
