@@ -16,10 +16,11 @@ from mmpack.batch import Batch
 from mmpack.datamodules.base import PackDataModule
 from mmpack.datamodules.factory import PackStreamFactory
 from mmpack.datamodules.finetune_config import AUTO, FinetuneConfig
-from mmpack.datamodules.finetune_data import ledger_of, plan_loader, prepare_split
+from mmpack.datamodules.finetune_data import described, ledger_of, plan_loader, prepare_split
 from mmpack.datamodules.indexed import pad_token_id, refuse_rampup, wrapped_tokenizer
 from mmpack.datamodules.step_loader import StepLoader
 from mmpack.datamodules.text_form import TextForm
+from mmpack.datamodules.text_stream import format_of
 from mmpack.datamodules.text_streams import stream_factory
 from mmpack.errors import ConfigError
 from mmpack.loader import PackLoader
@@ -148,6 +149,18 @@ class FineTuningDataModule(PackDataModule[Batch]):
         """The records of ``train``, ``validation`` or ``test``; None if there are none."""
         return self.settings.file(split)
 
+    @property
+    def record_format(self) -> str:
+        """The format that the training records are read as."""
+        if "train" in self.reports:
+            return self.reports["train"].record_format
+        path = None if self._ready_made("train") is not None else self.file("train")
+        if path is not None:
+            return format_of(path, self.settings.form)
+        rows = self._rows.get("train")
+        made = rows.meta.get("record_format") if isinstance(rows, PackedStore) else None
+        return str(made or self.settings.form.record_format or "prompt_response")
+
     def prepare_data(self) -> None:
         """Tokenizes and packs the files, or finds what an earlier run made. May be called any number of times.
 
@@ -192,21 +205,9 @@ class FineTuningDataModule(PackDataModule[Batch]):
                 if path is None:
                     raise ConfigError(f"there is no {split} data; give {split}=, or dataset_root=")
                 self._rows[split], self.reports[split] = prepare_split(self.settings, split, path, self.tokenizer)
-                self._say(split)
+                if not dist.is_available() or not dist.is_initialized() or dist.get_rank() == 0:
+                    print(described(self.reports[split], split), file=sys.stderr, flush=True)
         return self._rows[split]
-
-    def _say(self, split: str) -> None:
-        report = self.reports[split]
-        if (dist.is_available() and dist.is_initialized() and dist.get_rank() != 0) or report.num_packs == 0:
-            return
-        left_out = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items()) or "none"
-        print(
-            f"{split}: {report.num_sequences:,} sequences, {report.truncated:,} cut, left out: {left_out}; packs of "
-            f"{report.packed_sequence_size:,}: {report.num_packs:,}, {report.fill_percent:.1f} % full, "
-            f"n = {report.sequences_per_pack:.2f} sequences a pack",
-            file=sys.stderr,
-            flush=True,
-        )
 
     @property
     def sequences_per_pack(self) -> float:

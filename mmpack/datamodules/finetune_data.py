@@ -40,8 +40,8 @@ def prepare_split(config: FinetuneConfig, split: str, path: Path, tokenizer: Any
         "sequence_multiple": config.layout.sequence_multiple,
         "workers": config.memmap_workers,
     }
-    described = {**{k: v for k, v in options.items() if k != "workers"}, "form": config.form.to_plain()}
-    decides = hashlib.sha256(json.dumps(described, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    decided = {**{k: v for k, v in options.items() if k != "workers"}, "form": config.form.to_plain()}
+    decides = hashlib.sha256(json.dumps(decided, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     name = config.specs.tokenizer_model_name or ""
     label = "".join(c if c.isalnum() or c in "-._" else "_" for c in Path(name).name) or "tokenizer"
     folder = _cache_folder(config, path) / f"{label}-{tokenizer_hash(tokenizer)[:8]}"
@@ -58,6 +58,16 @@ def _cache_folder(config: FinetuneConfig, path: Path) -> Path:
         return path.parent / "packed"
     whole = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpack" / "packed" / whole
+
+
+def described(report: PackReport, split: str) -> str:
+    """A line for people: what became of a file, and n."""
+    left_out = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items()) or "none"
+    return (
+        f"{split}: {report.num_sequences:,} sequences, {report.truncated:,} cut, left out: {left_out}; packs of "
+        f"{report.packed_sequence_size:,}: {report.num_packs:,}, {report.fill_percent:.1f} % full, "
+        f"n = {report.sequences_per_pack:.2f} sequences a pack"
+    )
 
 
 def ledger_of(report: PackReport | None, source: str) -> DropLedger:
@@ -102,10 +112,12 @@ def plan_loader(
     lengths, make = _maker(config, batching, rows, split, pad_token_id)
     if len(lengths) == 0:
         raise ConfigError(f"the {split} data holds no sequence to learn from")
-    described = {f"plan.{name}": value for name, value in asdict(planner).items() if name != "world_size"}
-    described |= {f"layout.{name}": value for name, value in asdict(config.layout).items()}
-    described |= {"loss_weight": config.loss_weight, "pad_token_id": pad_token_id, "data": _identity(rows)}
-    return StepLoader(planner, lengths, make, rank=rank, settings=described, drops=drops, restart=split != "train")
+    settings: dict[str, Any] = {
+        f"plan.{name}": value for name, value in asdict(planner).items() if name != "world_size"
+    }
+    settings |= {f"layout.{name}": value for name, value in asdict(config.layout).items()}
+    settings |= {"loss_weight": config.loss_weight, "pad_token_id": pad_token_id, "data": _identity(rows)}
+    return StepLoader(planner, lengths, make, rank=rank, settings=settings, drops=drops, restart=split != "train")
 
 
 def _identity(rows: PackedStore | NemoPackedRows) -> str:

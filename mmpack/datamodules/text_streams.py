@@ -74,7 +74,7 @@ def stream_factory(
         endless=False,
         settings=described
         | collator_settings(collator)
-        | {"data": data.describe(), "data.seed": config.seed, "seq_length": config.seq_length},
+        | {"data.file": data.describe(), "data.seed": config.seed, "limit.seq_length": config.seq_length},
         versions={"mmpack": metadata.version("mmpack")},
         max_batch_bytes=tensor_bytes(most, most, tiling),
         sequences_per_pack=_estimate(data, capacity),
@@ -82,7 +82,10 @@ def stream_factory(
 
 
 def _plain(value: Any) -> Any:
-    return {name: _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+    """With lists in place of tuples, as a state that was saved as JSON has them."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _stream_config(config: FinetuneConfig, batching: str) -> StreamConfig:

@@ -162,7 +162,7 @@ class CausalSpec:
                     "give the tokenizer of this model"
                 )
             adapters = None if self.lora is None else add_lora(hf, self.lora)
-        return CausalModel(hf, attention=self.attention, mask=self.mask, adapters=adapters)
+        return CausalModel(hf, attention=self.attention, mask=self.mask, adapters=adapters, spec=self)
 
     def describe(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
@@ -207,10 +207,20 @@ class CausalModel(PackedModel):
         hf: a causal language model of transformers.
         attention, mask: as in `PackedModel`; they concern packs only.
         adapters: what `add_lora` gave for `hf`; None without adapters.
+        spec: what it was built from.
     """
 
-    def __init__(self, hf: Any, *, attention: str = AUTO, mask: str = "varlen", adapters: Any = None) -> None:
+    def __init__(
+        self,
+        hf: Any,
+        *,
+        attention: str = AUTO,
+        mask: str = "varlen",
+        adapters: Any = None,
+        spec: CausalSpec | None = None,
+    ) -> None:
         super().__init__(hf, attention=attention, mask=mask)
+        self.spec = spec
         self._adapters = (adapters,)  # in a tuple, or its parameters would be counted twice
 
     @property
@@ -221,7 +231,10 @@ class CausalModel(PackedModel):
     def save_pretrained(self, folder: Path) -> None:
         """Writes the model, or its adapters alone, as transformers (or peft) reads them."""
         adapters = self._adapters[0]
-        (self.hf if adapters is None else adapters).save_pretrained(folder)
+        if adapters is None:
+            self.hf.save_pretrained(folder)
+        else:
+            adapters.save_pretrained(folder, save_embedding_layers=False)  # whether to would be asked of the hub
 
     @property
     def longest_sequence(self) -> int | None:

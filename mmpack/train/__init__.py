@@ -6,14 +6,21 @@ by the sum of their weights. So the number of packs per step or rank does not ch
 
 from mmpack.train.checkpoint import load_checkpoint, newest_checkpoint
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
+from mmpack.train.generate import FineTuned, generate, load_fine_tuned
+from mmpack.train.recipe import FinetuneRecipe, finetune_recipe
 from mmpack.train.run import train
 
 __all__ = [
     "DataModule",
+    "FineTuned",
+    "FinetuneRecipe",
     "TrainConfig",
     "TrainResult",
     "TrainableModel",
+    "finetune_recipe",
+    "generate",
     "load_checkpoint",
+    "load_fine_tuned",
     "newest_checkpoint",
     "train",
 ]

@@ -13,6 +13,7 @@ import torch
 from mmpack.errors import StateError
 
 CHECKPOINT_VERSION = 1
+BEST_NAME = "best.pt"  # the checkpoint of the lowest validation loss, if it is monitored
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -1,8 +1,7 @@
-"""One training run: steps, validation, records, resume."""
+"""One training run: steps, validation, records, checkpoints, resume."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +13,16 @@ from torch import Tensor, nn
 
 from mmpack.batch import Batch
 from mmpack.errors import ConfigError, StateError
-from mmpack.train.checkpoint import checkpoint_path, load_checkpoint, newest_checkpoint, save_checkpoint
+from mmpack.train.assets import assets_of
+from mmpack.train.checkpoint import BEST_NAME, checkpoint_path, load_checkpoint, newest_checkpoint, save_checkpoint
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
+from mmpack.train.metrics import MetricLoggers
+from mmpack.train.precision import compute_in
+from mmpack.train.records import append_record, cut_records
+from mmpack.train.steps import training_steps
 
 Record = dict[str, Any]
+EXPORT_NAME = "final"
 
 
 def train(
@@ -28,8 +33,12 @@ def train(
 ) -> TrainResult:
     """Trains `model` on the packs of `data`.
 
+    A fine-tuning module and a `CausalModel` together store in every checkpoint what using the model takes: how prompts
+    are written, the tokenizer, and the settings.
+
     Raises:
-        ConfigError: the folder holds a checkpoint and `resume_if_exists` is off; the data ended with no pack.
+        ConfigError: the folder holds a checkpoint and `resume_if_exists` is off, or none and it must; the data ended
+            with no pack; a device or a logger that is not there.
         StateError: a checkpoint that does not fit.
     """
     run = _Run(config, data, model, on_record)
@@ -42,36 +51,48 @@ class _Run:
     ) -> None:
         self.config, self.data, self.model = config, data, model
         self.device = config.torch_device
+        compute_in(config.precision, self.device)  # refuses a device that has it not
         torch.manual_seed(config.seed)
+        if (setup := getattr(data, "setup", None)) is not None:
+            setup("fit")
         self.model.to(self.device)
-        self.optimizer = torch.optim.AdamW(
-            list(model.parameters()), lr=config.learning_rate, weight_decay=config.weight_decay
-        )
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        made = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.SGD
+        self.optimizer = made(self._trained, lr=config.learning_rate, weight_decay=config.weight_decay)
         self.step = 0
+        self._saved_at = self._validated_at = -1  # steps
         self.is_first_rank = not dist.is_initialized() or dist.get_rank() == 0
         self.records_path = config.output_dir / "train.jsonl"
         self._on_record = on_record
         self._losses: list[float] = []
         self._val_loss: float | None = None
+        self._best: dict[str, float] | None = None  # step and loss of the best validation
+        self._assets = assets_of(data, model, config)
+        self._loggers: MetricLoggers | None = None
 
     def run(self) -> TrainResult:
         started = time.perf_counter()
         self.config.output_dir.mkdir(parents=True, exist_ok=True)
         self._resume()
-        packs = self._packs()
-        while self.step < self.config.max_steps:
-            self._train_step(packs)
+        self._loggers = MetricLoggers(self.config, active=self.is_first_rank)
+        steps = training_steps(self.data, self.config.last_epoch)
+        while self.step != self.config.max_steps and self._train_step(steps):
             if self._due(self.config.val_check_interval):
                 self._validate()
             if self._due(self.config.save_interval) or self.step == self.config.max_steps:
                 self._save()
-        packs.close()
+        steps.close()
+        self._finish()
+        best = self.config.output_dir / BEST_NAME
+        exported = self.config.output_dir / EXPORT_NAME
         return TrainResult(
             steps=self.step,
             first_loss=self._losses[0] if self._losses else float("nan"),
             last_loss=self._losses[-1] if self._losses else float("nan"),
             val_loss=self._val_loss,
             checkpoint=checkpoint_path(self.config.output_dir, self.step),
+            best_checkpoint=best if best.exists() else None,
+            exported=exported if exported.exists() else None,
             records_path=self.records_path,
             seconds=time.perf_counter() - started,
         )
@@ -79,38 +100,37 @@ class _Run:
     def _due(self, interval: int) -> bool:
         return interval > 0 and (self.step % interval == 0 or self.step == self.config.max_steps)
 
-    def _packs(self) -> Any:
-        """Training packs without end; a loader that gives one epoch is asked for the next."""
+    def _finish(self) -> None:
+        """What is due at the end of data that ended before `max_steps`, and the export."""
+        if self.step > 0 and self.config.val_check_interval and self._validated_at != self.step:
+            self._validate()
+        if self._saved_at != self.step:
+            self._save()
+        if self._assets is not None and self.config.save_on_train_end and self.is_first_rank:
+            model: Any = self.model
+            self._assets.export(model, self.config.output_dir / EXPORT_NAME)
+        if self._loggers is not None:
+            self._loggers.close()
 
-        def generate() -> Iterator[Batch]:
-            loader = self.data.train_dataloader()
-            while True:
-                count = 0
-                for batch in loader:
-                    count += 1
-                    yield batch
-                if count == 0:
-                    raise ConfigError(
-                        "the training data gave no pack: every sample was left out, see the drop counters"
-                    )
-
-        return generate()
-
-    def _train_step(self, packs: Iterator[Batch]) -> None:
+    def _train_step(self, steps: Iterator[list[Batch]]) -> bool:
+        """One step; False if the data has ended."""
         begun = time.perf_counter()
-        batches = [next(packs) for _ in range(self.data.gradient_accumulation_steps)]
+        batches = next(steps, None)
+        if batches is None:
+            return False
         waited = time.perf_counter() - begun
         total_weight = _summed(torch.tensor(float(sum(batch.loss_weight.sum() for batch in batches))))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         loss_sum = 0.0
         for batch in batches:
-            output = self.model(batch.to(self.device))
+            with compute_in(self.config.precision, self.device):
+                output = self.model(batch.to(self.device))
             (output.loss_sum / total_weight.clamp(min=1e-8).to(self.device)).backward()
             loss_sum += float(output.loss_sum.detach())
         self._share_gradients()
         if self.config.grad_clip:
-            nn.utils.clip_grad_norm_(list(self.model.parameters()), self.config.grad_clip)
+            nn.utils.clip_grad_norm_(self._trained, self.config.grad_clip)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * min(1.0, (self.step + 1) / max(1, self.config.warmup_steps))
         self.optimizer.step()
@@ -118,16 +138,16 @@ class _Run:
         loss = float(_summed(torch.tensor(loss_sum)) / total_weight.clamp(min=1e-8))
         self._losses.append(loss)
         self._record(self._step_record(batches, loss, time.perf_counter() - begun, waited))
+        return True
 
     def _share_gradients(self) -> None:
         """Sums gradients over the ranks; a parameter that this rank's packs did not touch counts as zero."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
-        for parameter in self.model.parameters():
-            if parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                dist.all_reduce(parameter.grad)
+        for parameter in self._trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
 
     def _step_record(self, batches: list[Batch], loss: float, seconds: float, waited: float) -> Record:
         real = sum(batch.num_real_tokens for batch in batches)
@@ -159,7 +179,8 @@ class _Run:
         loss_sum, weight_sum, count = 0.0, 0.0, 0
         with torch.no_grad():
             for batch in self.data.val_dataloader():
-                loss_sum += float(self.model(batch.to(self.device)).loss_sum)
+                with compute_in(self.config.precision, self.device):
+                    loss_sum += float(self.model(batch.to(self.device)).loss_sum)
                 weight_sum += float(batch.loss_weight.sum())
                 count += 1
                 if count == self.config.limit_val_batches:
@@ -169,17 +190,27 @@ class _Run:
             raise ConfigError("the validation data gave no label; make a larger split, or set val_check_interval=0")
         self._val_loss = float(totals[0] / totals[1])
         self._record({"kind": "val", "step": self.step, "val_loss": self._val_loss, "num_packs": count})
+        self._validated_at = self.step
+        if self.config.monitor is not None and (self._best is None or self._val_loss < self._best["val_loss"]):
+            self._best = {"step": self.step, "val_loss": self._val_loss}
+            self._write(self.config.output_dir / BEST_NAME)
 
     def _record(self, record: Record) -> None:
         if not self.is_first_rank:
             return
-        with self.records_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_record(self.records_path, record)
+        if self._loggers is not None:
+            self._loggers.log(record)
         self._on_record(record)
 
     def _resume(self) -> None:
         newest = newest_checkpoint(self.config.output_dir)
         if newest is None:
+            if self.config.resume_if_exists and not self.config.resume_ignore_no_checkpoint:
+                raise ConfigError(
+                    f"{self.config.output_dir} holds no checkpoint to resume from; set "
+                    "resume_ignore_no_checkpoint=true to start anew, or give the folder of the run"
+                )
             self.records_path.unlink(missing_ok=True)
             return
         if not self.config.resume_if_exists:
@@ -188,7 +219,7 @@ class _Run:
                 "or set resume_if_exists=true to go on from it"
             )
         saved = load_checkpoint(newest)
-        self.model.load_state_dict(saved["model"])
+        getattr(self.model, "load_trained_state", self.model.load_state_dict)(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         states = saved["data"]
         rank = dist.get_rank() if dist.is_initialized() else 0
@@ -196,44 +227,40 @@ class _Run:
             raise StateError(f"{newest} was saved by {len(states)} ranks, this is rank {rank}")
         self.data.load_state_dict(states[rank])
         torch.set_rng_state(saved["rng"])
-        self.step = saved["step"]
-        _cut_records(self.records_path, self.step)
+        self.step = self._saved_at = self._validated_at = saved["step"]
+        self._best = saved.get("best")
+        if self.is_first_rank:
+            cut_records(self.records_path, self.step)
 
     def _save(self) -> None:
+        self._write(checkpoint_path(self.config.output_dir, self.step))
+        self._saved_at = self.step
+
+    def _write(self, path: Path) -> None:
         states = _gathered(self.data.state_dict())
         if not self.is_first_rank:
             return
         content = {
             "step": self.step,
-            "model": self.model.state_dict(),
+            "model": getattr(self.model, "trained_state", self.model.state_dict)(),
             "optimizer": self.optimizer.state_dict(),
             "data": states,
             "rng": torch.get_rng_state(),
+            "best": self._best,
         }
-        save_checkpoint(checkpoint_path(self.config.output_dir, self.step), content)
-
-
-def _cut_records(path: Path, step: int) -> None:
-    """Drops the records of steps that come again after a resume."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if _step_of(line) <= step]
-        path.write_text("".join(kept), encoding="utf-8")
-
-
-def _step_of(line: str) -> float:
-    """The step of a record; infinity for a line that a kill cut short."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
+        if self._assets is not None:
+            content["assets"] = self._assets.to_plain()
+        save_checkpoint(path, content)
 
 
 def _summed(value: Tensor) -> Tensor:
-    """The sum over the ranks."""
-    if dist.is_initialized():
-        dist.all_reduce(value)
-    return value
+    """The sum over the ranks, on the CPU."""
+    if not dist.is_initialized():
+        return value
+    on_gpu = dist.get_backend() == "nccl"  # which knows no other memory
+    total = value.cuda() if on_gpu else value
+    dist.all_reduce(total)
+    return total.cpu()
 
 
 def _gathered(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,219 @@
+"""Uses a fine-tuned model: prompts are written as its training records were, by the template that it stores."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmpack.errors import ConfigError, SampleError, StateError
+from mmpack.model.causal import CausalModel
+from mmpack.offline.records import FIELD_PAIRS, parse_template
+from mmpack.sources import SOURCES
+from mmpack.train.assets import ASSETS_NAME, Assets
+from mmpack.train.checkpoint import BEST_NAME, load_checkpoint, newest_checkpoint
+from mmpack.train.contract import TrainConfig
+
+_DUMMY = "x"  # an answer in the place of the one to come
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FineTuned:
+    """A model ready to answer, with what it was trained with."""
+
+    hf: Any  # of transformers, attention sdpa
+    assets: Assets
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The file or folder to load: itself, or of a run's folder the best, else the newest checkpoint.
+
+    Raises:
+        StateError: nothing there.
+    """
+    if path.is_file() or (path / ASSETS_NAME).is_file():
+        return path
+    best, newest = path / BEST_NAME, newest_checkpoint(path) if path.is_dir() else None
+    found = best if best.is_file() else newest
+    if found is None:
+        raise StateError(f"{path} is no checkpoint, and no folder of a run with one")
+    return found
+
+
+def load_fine_tuned(path: str | Path, *, device: str = "auto") -> FineTuned:
+    """Model, tokenizer and template of a checkpoint, a run's folder, or its ``final``.
+
+    Raises:
+        StateError: no such checkpoint, or one that is not of a fine-tuned language model.
+        ConfigError: the model that adapters belong to is not where it was.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    where = checkpoint_of(Path(path))
+    if where.is_dir():
+        assets = Assets.read(where)
+        if (where / "config.json").is_file():
+            hf = AutoModelForCausalLM.from_pretrained(where, attn_implementation="sdpa")
+            return _ready(hf, assets, device)
+        raise StateError(f"{where} holds adapters only; give the run's folder, or open it with peft on its base model")
+    saved = load_checkpoint(where)
+    if "assets" not in saved:
+        raise StateError(f"{where} is not of a fine-tuned language model: it stores no prompt template")
+    assets = Assets.from_plain(saved["assets"])
+    if assets.spec is not None and assets.spec.lora is not None:
+        model = assets.spec.build(assets.tokenizer)
+    else:
+        values = dict(assets.hf_config)
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+        model = CausalModel(AutoModelForCausalLM.from_config(config))
+    model.load_trained_state(saved["model"])
+    return _ready(model.hf, assets, device)
+
+
+def _ready(hf: Any, assets: Assets, device: str) -> FineTuned:
+    hf.set_attn_implementation("sdpa")
+    hf.to(TrainConfig(output_dir=Path("-"), device=device).torch_device).eval()
+    return FineTuned(hf=hf, assets=assets)
+
+
+def check_template(assets: Assets, *, template: str | None = None, prompt_template: str | None = None) -> None:
+    """Raises ConfigError if another template is asked for than the model was trained with."""
+    form = assets.form
+    conversation = assets.record_format in SOURCES
+    stored = form.template or "hf or chatml, as the tokenizer brings one"
+    if not conversation:
+        stored = f"none: its records are {assets.record_format}"
+    if template is not None and (not conversation or template != form.template):
+        raise ConfigError(f"template={template!r} was asked for, the model was trained with {stored}; leave it out")
+    if prompt_template is not None and (
+        assets.record_format != "prompt_response" or prompt_template != form.prompt.prompt_template
+    ):
+        trained = form.prompt.prompt_template if assets.record_format == "prompt_response" else assets.record_format
+        raise ConfigError(
+            f"prompt_template={prompt_template!r} was asked for, the model was trained with {trained!r}; leave it out"
+        )
+
+
+def prompt_record(
+    assets: Assets, prompt: str, system: str | None, fields: Mapping[str, str], answer: str = _DUMMY
+) -> dict[str, Any]:
+    """A record of the form that was trained on, whose last answer is `answer`.
+
+    Raises:
+        ConfigError: a template with several fields of which some are not given, or fields or a system prompt that the
+            form does not have.
+    """
+    if assets.record_format == "prompt_response":
+        template = assets.form.prompt.prompt_template
+        names = list(FIELD_PAIRS[0])
+        if template is not None:
+            names = list(dict.fromkeys(name for _, name in parse_template(template) if name is not None))
+        if system is not None:
+            raise ConfigError("system: prompt-response records have no system prompt; put it into the prompt")
+        given = dict(fields)
+        open_names = [name for name in names[:-1] if name not in given]
+        if len(open_names) == 1:
+            given[open_names[0]] = prompt
+        elif open_names or prompt:
+            raise ConfigError(
+                f"the model's prompt has the fields {', '.join(names[:-1])}; give all but one of them by name, and the "
+                "last as the prompt"
+            )
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise ConfigError(f"the model's prompt has no field {unknown[0]!r}, it has: {', '.join(names[:-1])}")
+        return given | {names[-1]: answer}
+    if fields:
+        raise ConfigError("fields are for prompt-response records; this model was trained on chats")
+    if assets.record_format == "nemo_chat":
+        turns = [{"from": "User", "value": prompt}, {"from": "Assistant", "value": answer}]
+        return {"system": system or "", "mask": "User", "conversations": turns}
+    turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    return {"messages": ([] if system is None else [{"role": "system", "content": system}]) + turns}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """A prompt as token ids, and the token ids that ended answers in training."""
+
+    token_ids: list[int]
+    stop_ids: list[int]
+
+
+def encode_prompt(
+    assets: Assets, prompt: str, *, system: str | None = None, fields: Mapping[str, str] | None = None
+) -> Prompt:
+    """The tokens before the answer, exactly as a training record has them.
+
+    Raises:
+        ConfigError: as `prompt_record`, or a prompt that its form refuses.
+    """
+    own_format = assets.record_format in ("prompt_response", "nemo_chat")
+    encoder = assets.form.encoder(assets.record_format if own_format else "openai", assets.tokenizer)
+    try:
+        rows = [encoder.encode(prompt_record(assets, prompt, system, fields or {}, word)) for word in (_DUMMY, "y")]
+    except SampleError as error:
+        raise ConfigError(f"this prompt cannot be written in the model's form: {error.detail}") from None
+    ids, other = (row.token_ids_n.tolist() for row in rows)
+    start = min(row.answer_start for row in rows)
+    same = 0  # tokens at the end of both, whatever the answer
+    while same < min(len(ids), len(other)) - start and ids[-1 - same] == other[-1 - same]:
+        same += 1
+    return Prompt(token_ids=ids[:start], stop_ids=ids[len(ids) - same :])
+
+
+def generate(
+    model: FineTuned,
+    prompt: str,
+    *,
+    system: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> str:
+    """The model's answer to a prompt.
+
+    Args:
+        system: system prompt, for chats.
+        fields: other fields of a prompt template, by name.
+        max_new_tokens: most tokens of the answer.
+        temperature: 0 takes the likeliest token each time; above it tokens are drawn, by `seed`.
+
+    Raises:
+        ConfigError: a prompt that does not go with the model's form, or a number that cannot work.
+    """
+    if max_new_tokens < 1 or temperature < 0:
+        raise ConfigError(f"max_new_tokens={max_new_tokens}, temperature={temperature}; at least 1, and not below 0")
+    encoded = encode_prompt(model.assets, prompt, system=system, fields=fields)
+    tokenizer = model.assets.tokenizer
+    ids = torch.tensor([encoded.token_ids], device=model.hf.device)
+    ends = {encoded.stop_ids[-1]} if encoded.stop_ids else set()
+    if tokenizer.eos_token_id is not None:
+        ends.add(int(tokenizer.eos_token_id))
+    settings = copy.deepcopy(model.hf.generation_config)
+    settings.update(
+        max_new_tokens=max_new_tokens,
+        max_length=None,
+        do_sample=temperature > 0,
+        temperature=temperature or None,
+        top_k=None,
+        top_p=None,
+        eos_token_id=sorted(ends) or None,
+        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(ends, default=0),
+    )
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        out = model.hf.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    answer: list[int] = out[0, ids.shape[1] :].tolist()
+    if answer and answer[-1] in ends:
+        answer.pop()
+    tail = encoded.stop_ids[:-1]  # such as the line feed before the token that ends a turn
+    if tail and answer[len(answer) - len(tail) :] == tail:
+        answer = answer[: len(answer) - len(tail)]
+    text: str = tokenizer.decode(answer, skip_special_tokens=False)
+    return text
