@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.markup import escape
+
 from mmpack.check import CheckConfig, CheckReport, check, histogram, quarantine
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.config import package_path, read_config
@@ -109,7 +111,8 @@ def _show(report: CheckReport) -> None:
     rows.append(("counted with", report.counted_with))
     rows.append(("pictures", "all decoded" if report.deep else "headers read; --deep decodes them"))
     rows.append(("seconds", f"{report.seconds:.1f}"))
-    print_table(f"Check of {report.path}", rows)
+    # names are data: brackets in them are no styles
+    print_table(escape(f"Check of {report.path}"), [(name, escape(value)) for name, value in rows])
     for title, values in (("Tokens of a sample", counts.tokens), ("Tiles of a sample", counts.tiles)):
         bins = histogram(values)
         most = max((number for _, _, number in bins), default=0)
