@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import logging
+import os
 import shutil
 import struct
 import tarfile
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mmpack.energon.damage import Shard, inspect_shard, read_sample
 from tests.conftest import convert_llava, data_module, digest
@@ -296,3 +299,42 @@ def test_energons_metadata_is_what_it_was(good: Path, tokenizer: Any, tmp_path: 
     list(data_module(bad, tokenizer, **OPTIONS).train_dataloader())
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert json.loads((bad / ".nv-meta" / ".info.json").read_text())["shard_counts"]
+
+
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+WHOLE = [
+    stretch(("a.0.jpg", b"pic" * 300), ("a.1.jpg", b""), ("a.json", b"{}")),
+    stretch(("folder/" * 30 + "a.jpg", b"x"), ("folder/" * 30 + "a.json", b"{}")),
+    stretch(("ä.jpg", b"x" * 512), mtime=1.5, pax_headers={"comment": "c"}),
+]
+
+
+@settings(max_examples=20_000 if LONG else 200, deadline=None, database=None)
+@given(st.data())
+def test_damaged_tars_give_samples_or_value_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Bytes of headers changed at random: `read_sample` stays within what it was given, `inspect_shard` never fails."""
+    damaged = bytearray(data.draw(st.sampled_from(WHOLE)))
+    for _ in range(data.draw(st.integers(0, 4))):
+        place = data.draw(st.integers(0, max(len(damaged) - 1, 0)))
+        new = data.draw(st.sampled_from([b"\0", b"7", b"\xff", b"x", b"L", b"S", b"77777777777", bytes(512)]))
+        damaged[place : place + len(new)] = new
+    if data.draw(st.booleans()):  # a header whose checksum is right again
+        fields = bytes(damaged[:148]) + b" " * 8 + bytes(damaged[156:512])
+        damaged[148:156] = b"%06o\0 " % sum(fields)
+    content = bytes(damaged[: data.draw(st.integers(0, len(damaged)))]) if data.draw(st.booleans()) else bytes(damaged)
+    try:
+        base, parts, names = read_sample(content)
+    except ValueError:
+        pass
+    else:
+        assert base
+        assert len(parts) == len(names)
+        assert sum(map(len, parts.values())) <= len(content)
+    path = tmp_path_factory.getbasetemp() / "fuzzed.tar"
+    path.write_bytes(content)
+    path.with_suffix(".tar.idx").write_bytes(struct.pack("<3Q", 0, 1024, len(content)))
+    for num_samples in (1, 2, 5):
+        state = inspect_shard(Shard(name=path.name, path=path, num_samples=num_samples))
+        assert state.offsets is None or list(state.offsets) == sorted(state.offsets)
