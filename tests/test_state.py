@@ -29,7 +29,9 @@ def test_a_fitting_state_passes() -> None:
 
 
 def test_each_changed_setting_is_named() -> None:
-    with pytest.raises(StateError, match=r"data\.seed: saved 0, now 7; stream\.capacity: saved 512, now 1024"):
+    with pytest.raises(
+        StateError, match=r"data\.seed: saved 0, now 7 \(data\); stream\.capacity: saved 512, now 1024 \(order\)"
+    ):
         state.check(rank_state(0), settings={"data.seed": 7, "stream.capacity": 1024}, versions=VERSIONS, num_streams=4)
 
 

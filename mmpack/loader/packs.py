@@ -84,12 +84,25 @@ class PackLoader(Generic[B]):
         self.epoch = 0
         self._base = 0  # packs that all ranks together had handed out when this rank began to count its steps
         self._steps = 0
+        self._shift = 0  # packs that this rank's place in a step lies behind its number
         self._streams: dict[int, dict[str, Any] | None] = dict.fromkeys(self._own_streams())
 
     def _own_streams(self) -> list[int]:
         """The streams of this rank in the order of its steps."""
         turns = range(self.num_streams // self.world_size)
-        return [(self._base + t * self.world_size + self.rank) % self.num_streams for t in turns]
+        return [(self._base + t * self.world_size + self._place) % self.num_streams for t in turns]
+
+    @property
+    def _place(self) -> int:
+        """This rank's place in a step: its number, unless ranks changed within an earlier epoch.
+
+        An epoch's first pack is number 0, and a rank goes on with the streams that it has.
+        """
+        return (self.rank + self._shift) % self.world_size
+
+    def _next_pack(self) -> int:
+        """Packs that all ranks together have handed out in this epoch."""
+        return self._base + self._steps * self.world_size
 
     def __iter__(self) -> Iterator[B]:
         self._iteration += 1
@@ -124,7 +137,7 @@ class PackLoader(Generic[B]):
                     "this iteration is over: another one of the same loader has begun, or a state was loaded; "
                     "make one loader for each loop that runs at the same time"
                 )
-            stream, pack_index = own[self._steps % len(own)], self._base + self._steps * self.world_size + self.rank
+            stream, pack_index = own[self._steps % len(own)], self._next_pack() + self._place
             item = None if stream in ended else feed.get(stream)
             if isinstance(item, EndOfStream):
                 self._streams[stream] = item.state
@@ -140,6 +153,7 @@ class PackLoader(Generic[B]):
                 if self.confirming:
                     self._handed.append((_name_of(batch), self._state()))
                 yield batch
+        self._shift = (self._shift + self._base) % self.world_size
         self.epoch, self._base, self._steps = self.epoch + 1, 0, 0
 
     def _sure_turns(self, item: B | None) -> int:
@@ -170,8 +184,8 @@ class PackLoader(Generic[B]):
         If `confirming` is set, as for a trainer that takes packs ahead, behind the pack that was confirmed last.
         """
         if self.confirming and self._handed and self._confirmed is not None:
-            return self._confirmed
-        return self._state()
+            return states.sealed(self._confirmed)
+        return states.sealed(self._state())
 
     def _state(self) -> dict[str, Any]:
         return states.envelope(
@@ -179,7 +193,8 @@ class PackLoader(Generic[B]):
             versions=self.factory.versions,
             num_streams=self.num_streams,
             epoch=self.epoch,
-            next_pack=self._base + self._steps * self.world_size,
+            next_pack=self._next_pack(),
+            shift=self._shift,
             streams=self._streams,
         )
 
@@ -192,12 +207,15 @@ class PackLoader(Generic[B]):
         states.check(
             state, settings=self.factory.settings, versions=self.factory.versions, num_streams=self.num_streams
         )
-        self._iteration += 1
-        self._handed.clear()
-        self.epoch, self._base, self._steps = state["epoch"], state["next_pack"], 0
+        self._moved_to(state["epoch"], state["next_pack"], state["shift"])
         own = self._own_streams()
         states.require_streams(state["streams"], own)
-        self._streams = {stream: state["streams"][str(stream)] for stream in own}
+        self._streams = {stream: states.opened(state["streams"][str(stream)]) for stream in own}
+
+    def _moved_to(self, epoch: int, next_pack: int, shift: int) -> None:
+        self._iteration += 1
+        self._handed.clear()
+        self.epoch, self._base, self._steps, self._shift = epoch, next_pack, 0, shift
 
 
 def _name_of(batch: Batch) -> tuple[int, int]:

@@ -1,0 +1,124 @@
+"""`GlobalPlanLoader`: the packs of planned epochs on any number of ranks and workers.
+
+Rank r of W takes pack ``base + t * W + r`` at its step t, where `base` is how many packs the job had handed out when it
+was (re)started, whatever W was until then. All ranks have equal steps: the last one is filled up with packs of weight
+zero, and nobody has to ask anybody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from mmpack import state as states
+from mmpack.batch import B
+from mmpack.epoch.packs import GlobalPlan, Lanes
+from mmpack.epoch.plan import EpochPlan
+from mmpack.errors import ConfigError
+from mmpack.loader.packs import PackLoader
+from mmpack.loader.workers import Feed
+from mmpack.stats import DropLedger
+
+
+class GlobalPlanLoader(PackLoader[B]):
+    """Iterates over the packs of one rank; see `mmpack.loader.PackLoader`, whose ways it has.
+
+    Args:
+        whole: the data, its length index, and how to plan.
+        rank, world_size: data-parallel place of this process; any numbers.
+        num_workers: processes that read, encode and decode; 0 reads in this process. Any number.
+        prefetch: packs that each worker prepares ahead.
+        restart: begin anew at every ``iter()``.
+
+    Raises:
+        ConfigError: numbers that cannot be.
+    """
+
+    factory: Lanes[B]
+
+    def __init__(
+        self,
+        whole: GlobalPlan[B],
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        restart: bool = False,
+    ) -> None:
+        if world_size < 1 or num_workers < 0:
+            raise ConfigError(f"world_size={world_size}, num_workers={num_workers}; at least 1 rank and 0 workers")
+        self.whole = whole
+        self._plan: tuple[int, EpochPlan] | None = None  # of an epoch
+        self._counted = DropLedger()  # by the ranks of earlier runs
+        super().__init__(
+            Lanes(whole=whole, num_streams=world_size * max(1, num_workers)),
+            rank=rank,
+            world_size=world_size,
+            num_workers=num_workers,
+            prefetch=prefetch,
+            restart=restart,
+        )
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The plan of an epoch; the one asked for last is kept."""
+        if self._plan is None or self._plan[0] != epoch:
+            self._plan = None  # not two at once
+            self._plan = (epoch, self.whole.plan(epoch))
+        return self._plan[1]
+
+    def __len__(self) -> int:
+        """Steps of the present epoch from where the loader stands."""
+        return max(0, -(-(self.plan(self.epoch).num_packs - self._next_pack()) // self.world_size))
+
+    def _open_feed(self) -> Feed[B]:
+        plan, first = self.plan(self.epoch), self._next_pack()
+        self.factory = dataclasses.replace(
+            self.factory, plan=plan, first=first, end=first + len(self) * self.world_size
+        )
+        return super()._open_feed()
+
+    @property
+    def drops(self) -> DropLedger:
+        """What this rank has counted so far, as of the packs taken; rank 0 counts what the length index leaves out."""
+        ledger = DropLedger.from_dict(self._counted.to_dict())
+        ledger.merge(super().drops)
+        if self.rank == 0:
+            for _ in range(self.epoch + (self._next_pack() > 0)):
+                ledger.merge(self.whole.index.drops)
+        return ledger
+
+    def _state(self) -> dict[str, Any]:
+        counted = DropLedger.from_dict(self._counted.to_dict())
+        counted.merge(super().drops)
+        return states.envelope(
+            mode="plan",
+            settings=self.whole.settings,
+            versions=self.whole.versions,
+            num_streams=self.world_size,
+            epoch=self.epoch,
+            next_pack=self._next_pack(),
+            shift=self._shift,
+            streams={self.rank: {"drops": counted.to_dict()}},
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on behind the pack that `state` was saved after, also if it was saved by another number of ranks.
+
+        The state of any one rank will do; only the counters of the others are then not known.
+
+        Raises:
+            StateError: the state does not fit; each difference is named.
+        """
+        states.check(state, mode="plan", settings=self.whole.settings, versions=self.whole.versions)
+        self._moved_to(state["epoch"], state["next_pack"], state["shift"])
+        self._streams = dict.fromkeys(self._own_streams())
+        own = str(self.rank)
+        if state["num_streams"] == self.world_size and own in state["streams"]:
+            ledgers = [state["streams"][own]["drops"]]
+        else:  # the ranks are others now: the first takes over what all had counted
+            ledgers = [counted["drops"] for counted in state["streams"].values()] if self.rank == 0 else []
+        self._counted = DropLedger()
+        for ledger in ledgers:
+            self._counted.merge(DropLedger.from_dict(ledger))
