@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mmpack.errors import ConfigError, SampleError, StateError
 from mmpack.model.causal import CausalModel
 from mmpack.offline.records import FIELD_PAIRS, parse_template
-from mmpack.sources import SOURCES
 from mmpack.train.assets import ASSETS_NAME, Assets
 from mmpack.train.checkpoint import BEST_NAME, load_checkpoint, newest_checkpoint
 from mmpack.train.contract import TrainConfig
 
+_OWN_FORMATS = ("prompt_response", "nemo_chat")  # the others are conversations, written by a template
 _DUMMY = "x"  # an answer in the place of the one to come
 
 
@@ -83,7 +84,7 @@ def _ready(hf: Any, assets: Assets, device: str) -> FineTuned:
 def check_template(assets: Assets, *, template: str | None = None, prompt_template: str | None = None) -> None:
     """Raises ConfigError if another template is asked for than the model was trained with."""
     form = assets.form
-    conversation = assets.record_format in SOURCES
+    conversation = assets.record_format not in _OWN_FORMATS
     stored = form.template or "hf or chatml, as the tokenizer brings one"
     if not conversation:
         stored = f"none: its records are {assets.record_format}"
@@ -138,7 +139,7 @@ def prompt_record(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """A prompt as token ids, and the token ids that ended answers in training."""
+    """A prompt as token ids, and the token ids that ended answers in training and were learnt."""
 
     token_ids: list[int]
     stop_ids: list[int]
@@ -152,7 +153,7 @@ def encode_prompt(
     Raises:
         ConfigError: as `prompt_record`, or a prompt that its form refuses.
     """
-    own_format = assets.record_format in ("prompt_response", "nemo_chat")
+    own_format = assets.record_format in _OWN_FORMATS
     encoder = assets.form.encoder(assets.record_format if own_format else "openai", assets.tokenizer)
     try:
         rows = [encoder.encode(prompt_record(assets, prompt, system, fields or {}, word)) for word in (_DUMMY, "y")]
@@ -163,7 +164,8 @@ def encode_prompt(
     same = 0  # tokens at the end of both, whatever the answer
     while same < min(len(ids), len(other)) - start and ids[-1 - same] == other[-1 - same]:
         same += 1
-    return Prompt(token_ids=ids[:start], stop_ids=ids[len(ids) - same :])
+    learnt = int(np.flatnonzero(rows[0].trained_n)[-1]) + 1  # what a template writes behind that is not waited for
+    return Prompt(token_ids=ids[:start], stop_ids=ids[len(ids) - same : learnt])
 
 
 def generate(
@@ -192,9 +194,13 @@ def generate(
     encoded = encode_prompt(model.assets, prompt, system=system, fields=fields)
     tokenizer = model.assets.tokenizer
     ids = torch.tensor([encoded.token_ids], device=model.hf.device)
-    ends = {encoded.stop_ids[-1]} if encoded.stop_ids else set()
-    if tokenizer.eos_token_id is not None:
-        ends.add(int(tokenizer.eos_token_id))
+    ends = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
+    stop_text = ""
+    if len(encoded.stop_ids) == 1:
+        ends.add(encoded.stop_ids[0])
+    elif encoded.stop_ids:  # its tokens may have grown together with the answer's last one
+        stop_text = str(tokenizer.decode(encoded.stop_ids))
+    criteria = [_EndsWith(tokenizer, ids.shape[1], stop_text)] if stop_text else []
     settings = copy.deepcopy(model.hf.generation_config)
     settings.update(
         max_new_tokens=max_new_tokens,
@@ -208,12 +214,22 @@ def generate(
     )
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        out = model.hf.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+        out = model.hf.generate(
+            ids, attention_mask=torch.ones_like(ids), generation_config=settings, stopping_criteria=criteria
+        )
     answer: list[int] = out[0, ids.shape[1] :].tolist()
     if answer and answer[-1] in ends:
         answer.pop()
-    tail = encoded.stop_ids[:-1]  # such as the line feed before the token that ends a turn
-    if tail and answer[len(answer) - len(tail) :] == tail:
-        answer = answer[: len(answer) - len(tail)]
-    text: str = tokenizer.decode(answer, skip_special_tokens=False)
-    return text
+    text: str = tokenizer.decode(answer)
+    return text.removesuffix(stop_text)
+
+
+class _EndsWith:
+    """Stops where the text that was generated ends with `stop_text`."""
+
+    def __init__(self, tokenizer: Any, num_prompt: int, stop_text: str) -> None:
+        self._tokenizer, self._num_prompt, self._stop_text = tokenizer, num_prompt, stop_text
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        done = [self._tokenizer.decode(row[self._num_prompt :]).endswith(self._stop_text) for row in input_ids]
+        return torch.tensor(done, device=input_ids.device)

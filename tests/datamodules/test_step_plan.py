@@ -1,4 +1,4 @@
-"""Plans of steps: everything once, the same steps on every rank, the same samples in a step however they are batched."""
+"""Plans of steps: everything once, equal steps on every rank, the same samples in a step however they are batched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fine-tuning run in a process of its own, to be killed: FOLDER OF DATA, TOKENIZER, OUTPUT, BATCHING, STREAMING, LORA."""
+"""A fine-tuning run in a process of its own, to be killed: DATA, TOKENIZER, OUTPUT, BATCHING, STREAMING, LORA."""
 
 from __future__ import annotations
 

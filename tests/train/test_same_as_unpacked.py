@@ -1,4 +1,4 @@
-"""Packed training ends with the parameters of unpacked training on the same global batches; a planted fault does not."""
+"""Packed training ends with the parameters of unpacked training on the same global batches; planted faults do not."""
 
 from __future__ import annotations
 
