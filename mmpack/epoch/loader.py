@@ -15,7 +15,7 @@ from mmpack import state as states
 from mmpack.batch import B
 from mmpack.epoch.packs import GlobalPlan, Lanes
 from mmpack.epoch.plan import EpochPlan
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, StateError
 from mmpack.loader.packs import PackLoader
 from mmpack.loader.workers import Feed
 from mmpack.stats import DropLedger
@@ -51,6 +51,8 @@ class GlobalPlanLoader(PackLoader[B]):
             raise ConfigError(f"world_size={world_size}, num_workers={num_workers}; at least 1 rank and 0 workers")
         self.whole = whole
         self._plan: tuple[int, EpochPlan] | None = None  # of an epoch
+        self._told: tuple[EpochPlan, str] | None = None  # the digest of a plan
+        self._left_out: DropLedger | None = None  # of every epoch
         self._counted = DropLedger()  # by the ranks of earlier runs
         super().__init__(
             Lanes(whole=whole, num_streams=world_size * max(1, num_workers)),
@@ -81,12 +83,14 @@ class GlobalPlanLoader(PackLoader[B]):
 
     @property
     def drops(self) -> DropLedger:
-        """What this rank has counted so far, as of the packs taken; rank 0 counts what the length index leaves out."""
+        """What this rank has counted so far, as of the packs taken; rank 0 counts what no epoch has, in each epoch."""
         ledger = DropLedger.from_dict(self._counted.to_dict())
         ledger.merge(super().drops)
         if self.rank == 0:
+            if self._left_out is None:
+                self._left_out = self.whole.left_out()
             for _ in range(self.epoch + (self._next_pack() > 0)):
-                ledger.merge(self.whole.index.drops)
+                ledger.merge(self._left_out)
         return ledger
 
     def _state(self) -> dict[str, Any]:
@@ -100,7 +104,7 @@ class GlobalPlanLoader(PackLoader[B]):
             epoch=self.epoch,
             next_pack=self._next_pack(),
             shift=self._shift,
-            streams={self.rank: {"drops": counted.to_dict()}},
+            streams={self.rank: {"drops": counted.to_dict(), "plan": self._digest()}},
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -112,6 +116,7 @@ class GlobalPlanLoader(PackLoader[B]):
             StateError: the state does not fit; each difference is named.
         """
         states.check(state, mode="plan", settings=self.whole.settings, versions=self.whole.versions)
+        self._check_plan(state)
         self._moved_to(state["epoch"], state["next_pack"], state["shift"])
         self._streams = dict.fromkeys(self._own_streams())
         own = str(self.rank)
@@ -122,3 +127,22 @@ class GlobalPlanLoader(PackLoader[B]):
         self._counted = DropLedger()
         for ledger in ledgers:
             self._counted.merge(DropLedger.from_dict(ledger))
+
+    def _digest(self) -> str | None:
+        """Of the present epoch's plan; None if nothing of it was handed out."""
+        if self._next_pack() == 0:
+            return None
+        plan = self.plan(self.epoch)
+        if self._told is None or self._told[0] is not plan:
+            self._told = (plan, plan.digest())
+        return self._told[1]
+
+    def _check_plan(self, state: Mapping[str, Any]) -> None:
+        """Raises StateError if the epoch that the state stands in would be planned otherwise now."""
+        saved = {counted["plan"] for counted in state["streams"].values()} - {None}
+        if saved and saved != {self.plan(state["epoch"]).digest()}:
+            raise StateError(
+                f"epoch {state['epoch']} is planned otherwise than when the state was saved, so its rest is not known: "
+                f"lengths in {self.whole.index.folder}, or mmpack (saved with {state['versions']}), changed; resume with "
+                "those, or start the epoch anew"
+            )

@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol
 
 from mmpack.batch import B, B_co
 from mmpack.epoch.lengths import LengthIndex
-from mmpack.epoch.plan import EpochPlan, PlanConfig, plan_epoch
-from mmpack.errors import DataError, SampleError
+from mmpack.epoch.plan import EpochPlan, PlanConfig, plan_epoch, too_large
+from mmpack.errors import DataError, Reason, SampleError
 from mmpack.indexed.contract import IndexedDataset
 from mmpack.sample import EncodedSample, LostSample, PlannedSample
 from mmpack.stats import DropLedger
@@ -51,7 +51,24 @@ class GlobalPlan(Generic[B]):
 
     def plan(self, epoch: int) -> EpochPlan:
         """The plan of an epoch: a second or two for a million samples."""
-        return plan_epoch(self.index, self.per_epoch, self.config, epoch, sequence_multiple=self.collator.room(1))
+        return plan_epoch(self.index, self.per_epoch, self.config, epoch, sequence_multiple=self._multiple)
+
+    @property
+    def _multiple(self) -> int:
+        return self.collator.room(1)  # the smallest sample's room is what rooms are multiples of
+
+    def left_out(self) -> DropLedger:
+        """What no epoch has: samples that the length index leaves out, and those that no pack can hold."""
+        ledger = DropLedger.from_dict(self.index.drops.to_dict())
+        for number in too_large(self.index, self.config, self._multiple):
+            dataset, place = self._find(number)
+            detail = f"capacity {self.config.capacity}, limits {self.config.limits}"
+            ledger.count(dataset.name, Reason.OVERSIZE, dataset.key(place), detail=detail)
+        return ledger
+
+    def _find(self, number: int) -> tuple[IndexedDataset, int]:
+        which = bisect_right(self.index.starts, number) - 1
+        return self.datasets[which], number - self.index.starts[which]
 
     def read(self, number: int) -> PlannedSample:
         """Sample `number`, encoded; what cannot be read any more keeps its place.
@@ -59,8 +76,7 @@ class GlobalPlan(Generic[B]):
         Raises:
             DataError: it has another length than the index says.
         """
-        which = bisect_right(self.index.starts, number) - 1
-        dataset, place = self.datasets[which], number - self.index.starts[which]
+        dataset, place = self._find(number)
         planned = abs(int(self.index.num_tokens[number]))
         try:
             sample = dataset.sample(place)

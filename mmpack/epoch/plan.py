@@ -6,6 +6,7 @@ run stands in it is the number of packs handed out.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,11 +71,14 @@ class EpochPlan:
     members: NDArray[np.int32]  # (N,) numbers of the samples, pack by pack
     ends: NDArray[np.int64]  # (P,) end of each pack in `members`
     costs: NDArray[np.float64]  # (P,)
-    num_left_out: int  # drawn samples that exceed a limit by themselves
 
     @property
     def num_packs(self) -> int:
         return len(self.ends)
+
+    def digest(self) -> str:
+        """What tells this plan from others: 16 hexadecimal digits."""
+        return hashlib.sha256(self.members.tobytes() + self.ends.tobytes()).hexdigest()[:16]
 
     def pack(self, number: int) -> list[int]:
         """Numbers of the samples in pack `number`."""
@@ -100,19 +104,14 @@ def plan_epoch(
         ConfigError: no sample can be used.
     """
     drawn = _drawn(index, per_epoch, config.seed, epoch)
-    signed = np.asarray(index.num_tokens)[drawn]
-    rooms = -(-np.abs(signed).astype(np.int64) // sequence_multiple) * sequence_multiple
-    alone = (rooms > config.capacity) & (signed < 0)
-    usable = (rooms <= config.capacity) & (rooms > 0)
-    for name, most in config.limits.items():
-        usable &= np.asarray(getattr(index, name))[drawn] <= most
-    if not usable.any() and not alone.any():
+    rooms, fits, alone = (column[drawn] for column in _fitting(index, config, sequence_multiple))
+    if not fits.any() and not alone.any():
         raise ConfigError(
             f"no sample fits a pack of {config.capacity} positions and its limits {config.limits}; raise them"
         )
-    order = drawn[usable]
+    order = drawn[fits]
     packs = pack_lengths(
-        rooms[usable].tolist(),
+        rooms[fits].tolist(),
         config.capacity,
         algorithm=config.algorithm,
         seed=mix64(config.seed, epoch, 1) % 2**32,
@@ -122,16 +121,33 @@ def plan_epoch(
     sizes = np.array([*map(len, packs), *[1] * int(alone.sum())], dtype=np.int64)
     places = np.fromiter((i for pack in packs for i in pack), dtype=np.int64, count=len(order))
     members = np.concatenate([order[places], drawn[alone]])
-    own_rooms = np.concatenate([rooms[usable][places], rooms[alone]])
+    own_rooms = np.concatenate([rooms[fits][places], rooms[alone]])
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     costs = config.cost.costs(
         np.add.reduceat(own_rooms, starts),
         np.add.reduceat(own_rooms**2, starts),
         np.add.reduceat(np.asarray(index.num_tiles)[members].astype(np.int64), starts),
     )
-    sequence = _balanced_order(costs, config, epoch)
-    left_out = int(np.count_nonzero(signed)) - len(members)
-    return _in_order(members, starts, sizes, costs, sequence, left_out)
+    return _in_order(members, starts, sizes, costs, _balanced_order(costs, config, epoch))
+
+
+def too_large(index: LengthIndex, config: PlanConfig, sequence_multiple: int = 1) -> list[int]:
+    """Samples that the index has and no pack can hold, by number."""
+    _, fits, alone = _fitting(index, config, sequence_multiple)
+    numbers: list[int] = np.flatnonzero((np.asarray(index.num_tokens) != 0) & ~fits & ~alone).tolist()
+    return numbers
+
+
+def _fitting(
+    index: LengthIndex, config: PlanConfig, sequence_multiple: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Positions that each sample takes, whether it fits a pack with others, and whether it gets one of its own."""
+    signed = np.asarray(index.num_tokens)
+    rooms = -(-np.abs(signed).astype(np.int64) // sequence_multiple) * sequence_multiple
+    fits = (rooms > 0) & (rooms <= config.capacity)
+    for name, most in config.limits.items():
+        fits &= np.asarray(getattr(index, name)) <= most
+    return rooms, fits, (rooms > config.capacity) & (signed < 0)
 
 
 def _drawn(index: LengthIndex, per_epoch: Sequence[int], seed: int, epoch: int) -> NDArray[np.int32]:
@@ -179,7 +195,6 @@ def _in_order(
     sizes: NDArray[Any],
     costs: NDArray[Any],
     sequence: NDArray[Any],
-    num_left_out: int,
 ) -> EpochPlan:
     """The same packs in the order of `sequence`."""
     ends = np.cumsum(sizes[sequence])
@@ -189,7 +204,6 @@ def _in_order(
         members=members[np.arange(len(members)) + shift].astype(np.int32),
         ends=ends,
         costs=costs[sequence],
-        num_left_out=num_left_out,
     )
 
 

@@ -218,3 +218,30 @@ def test_a_sample_whose_length_changed_is_named(energon_dataset: Path, tokenizer
     for num_workers in (0, 2):
         with pytest.raises(DataError, match=text):
             list(GlobalPlanLoader(stale, num_workers=num_workers))
+
+
+def test_another_plan_of_the_epoch_is_refused(energon_dataset: Path, tokenizer: Any, tmp_path: Path) -> None:
+    import dataclasses
+
+    plan = make_plan(energon_dataset, tokenizer, tmp_path)
+    lengths = plan.index.num_tokens.copy()
+    lengths[3] = 0
+    other = dataclasses.replace(plan, index=dataclasses.replace(plan.index, num_tokens=lengths))
+    loader: GlobalPlanLoader[Any] = GlobalPlanLoader(plan)
+    GlobalPlanLoader(other).load_state_dict(loader.state_dict())  # nothing of the epoch was handed out
+    next(iter(loader))
+    with pytest.raises(StateError, match="epoch 0 is planned otherwise than when the state was saved"):
+        GlobalPlanLoader(other).load_state_dict(loader.state_dict())
+
+
+def test_samples_that_no_pack_can_hold_are_counted(energon_dataset: Path, tokenizer: Any, tmp_path: Path) -> None:
+    plan = make_plan(energon_dataset, tokenizer, tmp_path, max_tiles=2)
+    loader: GlobalPlanLoader[Any] = GlobalPlanLoader(plan)
+    assert loader.drops.total == 0
+    num_large = int((plan.index.num_tiles > 2).sum())
+    batches = in_step([loader])
+    assert len(keys_of(batches)) == 340 - num_large < 340
+    assert max(batch.pixels.shape[0] for batch in batches) <= 2
+    assert loader.drops.counts() == {Reason.OVERSIZE: num_large}
+    next(iter(loader))
+    assert loader.drops.counts() == {Reason.OVERSIZE: 2 * num_large}  # the second epoch leaves them out again
