@@ -55,6 +55,8 @@ def run(config: ConvertConfig, *, as_json: bool, quiet: bool = False) -> Convert
     """Converts with progress and shows the report, unless `quiet`."""
     with progress("converting") as advance:
         report = convert(config, lambda done, total: advance(done, total, ""))
+    for note in report.notes:
+        say(f"Note: {note}", as_json=True)
     missing = report.skipped.get(Reason.IMAGE_MISSING.value, 0)
     if missing > len(report.samples) // 10:
         root = config.image_root or config.src.parent
@@ -66,6 +68,7 @@ def run(config: ConvertConfig, *, as_json: bool, quiet: bool = False) -> Convert
         print_json(report.to_json())
         return report
     rows = [
+        ("source", report.source),
         ("kept", f"{report.kept:,} samples with {report.num_pictures:,} pictures"),
         *((f"split {name}", f"{count:,}") for name, count in report.splits.items()),
         *((f"skipped: {reason}", f"{count:,}") for reason, count in report.skipped.items()),

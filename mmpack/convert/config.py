@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mmpack.errors import ConfigError
-from mmpack.sources import parser_for
+from mmpack.sources import AUTO, parser_for
 
 REPORT_NAME = "convert-report.json"
 ON_ERROR = ("skip", "raise")
+MAX_SHOWN = 100_000  # samples that a report as one object names; its file names all of them
 Progress = Callable[[int, int], None]  # records done, records in all
 
 
@@ -22,7 +24,7 @@ class ConvertConfig:
     """What to convert and how.
 
     Args:
-        src: a file of records.
+        src: a file, a folder, or a pattern of files; what it is, its content says (`mmpack.readers`).
         dst: folder of the new dataset.
         image_root: folder that the records' picture paths are relative to; None for the folder of `src`.
         format: a name of `mmpack.sources.SOURCES`, or ``auto``: each record by its fields.
@@ -32,18 +34,22 @@ class ConvertConfig:
             the first picture is read.
         seed: of the choice of splits.
         max_samples_per_shard: shards get smaller where a split would have fewer than eight.
+        max_bytes_per_shard: a shard that would get larger is cut in several; one sample may be larger alone.
+        max_bad_share: largest share of bad records, 0 to 1; with more of them nothing is written. None for any.
         overwrite: replace `dst` if it exists.
     """
 
     src: Path
     dst: Path
     image_root: Path | None = None
-    format: str = "llava"
+    format: str = AUTO
     split: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
     workers: int = 1
     on_error: str = "skip"
     seed: int = 0
     max_samples_per_shard: int = 1000
+    max_bytes_per_shard: int = 1_000_000_000
+    max_bad_share: float | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -57,6 +63,10 @@ class ConvertConfig:
             raise ConfigError(f"workers={self.workers}; it must not be negative")
         if self.max_samples_per_shard < 1:
             raise ConfigError(f"max_samples_per_shard={self.max_samples_per_shard}; it must be at least 1")
+        if self.max_bytes_per_shard < 1:
+            raise ConfigError(f"max_bytes_per_shard={self.max_bytes_per_shard}; it must be at least 1")
+        if self.max_bad_share is not None and not 0 <= self.max_bad_share <= 1:
+            raise ConfigError(f"max_bad_share={self.max_bad_share}; it is a share from 0 to 1, such as 0.01")
         if not self.split or any(not name.isidentifier() for name in self.split):
             raise ConfigError(f"split={dict(self.split)}; give names and shares, such as train=0.9,val=0.1")
         if any(not 0 < share < math.inf for share in self.split.values()):
@@ -74,49 +84,73 @@ class SampleReport:
     reason: str | None
     detail: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        entry = {"id": self.id, "key": self.key, "reason": self.reason}
+        return entry if self.detail is None else {**entry, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReports:
+    """What became of every record, read from the report's file whenever it is gone through."""
+
+    path: Path
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[SampleReport]:
+        with self.path.open(encoding="ascii") as file:
+            lines = iter(file)
+            for line in lines:
+                if line.startswith(' "samples"'):
+                    break
+            for line in islice(lines, self.count):  # `write_report` puts one on each line
+                yield SampleReport(**json.loads(line.strip().removesuffix(",")))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertReport:
     """What a conversion did."""
 
     path: Path
-    samples: tuple[SampleReport, ...]
+    source: str  # what was converted, such as "4 tar files"
+    samples: SampleReports
     splits: Mapping[str, int]  # kept samples of each
+    skipped: Mapping[str, int]  # records by reason
+    num_duplicate_ids: int  # kept samples whose id an earlier one has; keys are unique whatever the ids are
     num_shards: int
     num_pictures: int
     num_bytes: int  # of the shards
     seconds: float
+    notes: tuple[str, ...] = ()  # what is odd about the source and cost no sample
 
     @property
     def kept(self) -> int:
         return sum(self.splits.values())
 
-    @property
-    def skipped(self) -> dict[str, int]:
-        """Skipped records by reason."""
-        return dict(sorted(Counter(s.reason for s in self.samples if s.reason is not None).items()))
-
-    @property
-    def num_duplicate_ids(self) -> int:
-        """Kept samples whose id an earlier one has. All are kept: keys are unique whatever the ids are."""
-        ids = Counter(repr(s.id) for s in self.samples if s.reason is None and s.id is not None)
-        return sum(count - 1 for count in ids.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain values, as `convert-report.json` holds it."""
-        samples = []
-        for sample in self.samples:
-            entry = {"id": sample.id, "key": sample.key, "reason": sample.reason}
-            samples.append(entry if sample.detail is None else {**entry, "detail": sample.detail})
+    def head(self) -> dict[str, Any]:
+        """The report without the samples, as plain values."""
         return {
             "kept": self.kept,
-            "skipped": self.skipped,
+            "skipped": dict(self.skipped),
             "duplicate_ids": self.num_duplicate_ids,
             "splits": dict(self.splits),
             "shards": self.num_shards,
             "pictures": self.num_pictures,
             "bytes": self.num_bytes,
             "seconds": round(self.seconds, 3),
+            "source": self.source,
+            "notes": list(self.notes),
             "path": str(self.path),
-            "samples": samples,
         }
+
+    def to_json(self, max_samples: int = MAX_SHOWN) -> dict[str, Any]:
+        """The report as plain values.
+
+        Of more samples than `max_samples` the first are given, and ``"samples_cut"`` says how many are not; they are
+        in the report's file.
+        """
+        samples = [sample.to_json() for sample in islice(self.samples, max_samples)]
+        cut = {"samples_cut": len(self.samples) - max_samples} if len(self.samples) > max_samples else {}
+        return {**self.head(), **cut, "samples": samples}

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
-from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from mmpack.convert.config import REPORT_NAME, ConvertConfig, ConvertReport, Progress, SampleReport
+from mmpack.convert.books import Books
+from mmpack.convert.config import REPORT_NAME, ConvertConfig, ConvertReport, Progress, SampleReports
 from mmpack.convert.folder import partial_folder, take_place
-from mmpack.convert.plan import ShardTask, plan_shards
-from mmpack.convert.shards import Outcome, key_of, name_of, run_shards
-from mmpack.energon.writer import META_FOLDER, DatasetIndex, strict_json
-from mmpack.errors import ConfigError, SampleError
+from mmpack.convert.plan import plan_shards
+from mmpack.convert.shards import ShardJob, name_of, run_shards
+from mmpack.energon.writer import META_FOLDER, DatasetIndex
+from mmpack.errors import ConfigError, DataError, SampleError
 from mmpack.processes import terminate_as_exit
-from mmpack.sources import parser_for
-from mmpack.sources.json_files import Record, read_records
+from mmpack.readers import Reader, find_source, settle
+from mmpack.sources import AUTO, detect, parser_for
+
+_MAX_NOTES = 100
 
 
 def convert(config: ConvertConfig, progress: Progress = lambda done, total: None) -> ConvertReport:
@@ -28,38 +28,34 @@ def convert(config: ConvertConfig, progress: Progress = lambda done, total: None
     Raises:
         ConfigError: the source cannot be read, the destination exists, or a split would be empty.
         SampleError: a bad sample, with ``on_error="raise"``.
+        DataError: a larger share of the records is bad than `max_bad_share` allows.
     """
     started = time.perf_counter()
     if config.dst.exists() and not config.overwrite and (not config.dst.is_dir() or any(config.dst.iterdir())):
         raise ConfigError(f"{config.dst} already exists; choose another destination, or overwrite it (--overwrite)")
-    image_root = config.image_root if config.image_root is not None else config.src.parent
+    source = find_source(config.src)
+    image_root = config.image_root if config.image_root is not None else source.image_root
     if config.overwrite:
-        _check_replaceable(config.dst, config.src, image_root)
+        _check_replaceable(config.dst, (config.src, *source.files), image_root)
     if not image_root.is_dir():
         raise ConfigError(f"image_root={str(image_root)!r} is not a folder")
-    records = list(read_records(config.src))
-    if not records:
-        raise ConfigError(f"{config.src} holds no samples")
     with terminate_as_exit(), partial_folder(config.dst) as folder:
-        outcomes = _check_records(config, records)
-        usable = [position for position, outcome in enumerate(outcomes) if outcome.reason is None]
-        for attempt in (1, 2):
-            tasks = plan_shards(config, usable)
-            num_bytes, num_shards = _write(config, image_root, records, outcomes, tasks, folder, progress)
-            report = _report(config, records, tasks, outcomes, num_shards=num_shards, num_bytes=num_bytes)
-            if attempt == 2 or report.kept < len(config.split) or all(report.splits.values()):
-                break
-            # Bad pictures emptied a split of a small set; they are known now, so the shares are dealt again.
-            usable = [position for position, outcome in enumerate(outcomes) if outcome.reason is None]
-        _refuse_empty_splits(config, report)
-        report = replace(report, seconds=time.perf_counter() - started)
-        text = json.dumps(report.to_json(), ensure_ascii=True, indent=1, allow_nan=False)
-        (folder / REPORT_NAME).write_text(text + "\n", encoding="utf-8")
+        books = Books(folder / ".spool")
+        try:
+            reader = source.open(folder / ".spool" / "source")
+            record_format = _check_records(config, reader, books)
+            run = _Run(config, reader, books, image_root, record_format, folder)
+            report = run.to_report(progress)
+            report = replace(report, seconds=time.perf_counter() - started)
+            books.write_report(report, folder)
+        finally:
+            books.release()
+        shutil.rmtree(folder / ".spool")
         take_place(folder, config.dst)
     return report
 
 
-def _check_replaceable(dst: Path, src: Path, image_root: Path) -> None:
+def _check_replaceable(dst: Path, sources: tuple[Path, ...], image_root: Path) -> None:
     """Overwriting removes what is there: only a dataset of our own, and never the data that is converted."""
     if not dst.exists() or (dst.is_dir() and not any(dst.iterdir())):
         return
@@ -68,104 +64,141 @@ def _check_replaceable(dst: Path, src: Path, image_root: Path) -> None:
             f"{dst} is not a dataset that mmpack made, so it is not overwritten; choose another destination"
         )
     place = dst.resolve()
-    for source in (src.resolve(), image_root.resolve()):
+    for source in (*(source.resolve() for source in sources), image_root.resolve()):
         if source == place or place in source.parents:
             raise ConfigError(f"{dst} holds {source}, which is being converted; choose another destination")
 
 
-def _check_records(config: ConvertConfig, records: Sequence[Record]) -> list[Outcome]:
-    """An outcome for every record, from its text alone. Raises the first fault with ``on_error="raise"``."""
+def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> str:
+    """Enters every record into the books, bad ones with what their text alone says. Returns the records' format.
+
+    That is the one that was asked for, or with ``auto`` the one that all good records have.
+    """
     parse = parser_for(config.format)
-    outcomes = []
-    for record in records:
+    formats: set[str | None] = set()
+    for sample in reader.scan():
+        record = sample.record
+        position = books.add(sample.place, record.data.get("id") if isinstance(record.data, dict) else None)
         try:
-            if record.error is not None:
-                raise record.error
-            parse(record.data)
-            outcomes.append(Outcome())
+            data, _ = settle(sample, parse)
         except SampleError as error:
             if config.on_error == "raise":
                 raise error.with_key(name_of(record)) from None
-            outcomes.append(Outcome(error.reason, error.detail))
-    if all(outcome.reason is not None for outcome in outcomes):
-        counts = Counter(outcome.reason for outcome in outcomes)
-        skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=str))
-        raise ConfigError(f"{config.src}: none of {len(records)} samples can be used ({skipped})")
-    return outcomes
+            books.fault(position, error.reason, f"{record.place}: {error.detail}")
+        else:
+            if config.format == AUTO:
+                formats.add(detect(data))
+    books.close()
+    if not len(books):
+        raise ConfigError(f"{config.src} holds no samples")
+    if books.num_bad == len(books):
+        raise ConfigError(f"{config.src}: none of {len(books)} samples can be used ({_counts(books)})")
+    _keep_budget(config, books)
+    found = formats.pop() if len(formats) == 1 else None
+    return config.format if found is None else found
 
 
-def _write(
-    config: ConvertConfig,
-    image_root: Path,
-    records: Sequence[Record],
-    outcomes: list[Outcome],
-    tasks: Sequence[ShardTask],
-    folder: Path,
-    progress: Progress,
-) -> tuple[int, int]:
-    """Writes and indexes the shards into the emptied `folder`, and notes in `outcomes` what became of each record.
-
-    Returns the shards' bytes and number.
-    """
-    shutil.rmtree(folder)
-    folder.mkdir()
-    calls = (
-        (folder / task.name, [(i, records[i]) for i in task.positions], image_root, config.format, config.on_error)
-        for task in tasks
-    )
-    done = sum(outcome.reason is not None for outcome in outcomes)
-    num_bytes = num_shards = 0
-    with (
-        closing(DatasetIndex(folder, list(config.split))) as index,
-        closing(run_shards(calls, config.workers)) as results,
-    ):
-        for task, result in zip(tasks, results, strict=True):
-            for position, outcome in zip(task.positions, result.outcomes, strict=True):
-                outcomes[position] = outcome
-            if result.samples:
-                index.add(task.split, task.name, result.samples)
-                num_bytes += (folder / task.name).stat().st_size
-                num_shards += 1
-            done += len(task.positions)
-            progress(done, len(records))
-        index.finish(config.format)
-    return num_bytes, num_shards
+def _counts(books: Books) -> str:
+    """The faults in words, with one of them as an example."""
+    counts = ", ".join(f"{count} {reason}" for reason, count in books.skipped().items())
+    first = next((sample.detail for sample in books.samples() if sample.detail is not None), None)
+    return counts if first is None else f"{counts}; {first}"
 
 
-def _report(
-    config: ConvertConfig,
-    records: Sequence[Record],
-    tasks: Sequence[ShardTask],
-    outcomes: Sequence[Outcome],
-    *,
-    num_shards: int,
-    num_bytes: int,
-) -> ConvertReport:
-    splits = dict.fromkeys(config.split, 0)
-    for task in tasks:
-        splits[task.split] += sum(outcomes[position].reason is None for position in task.positions)
-    samples = []
-    for position, (outcome, record) in enumerate(zip(outcomes, records, strict=True)):
-        identity = record.data.get("id") if isinstance(record.data, dict) else None
-        identity = json.loads(strict_json({"id": identity}))["id"]  # as the dataset has it
-        detail = None if outcome.reason is None else f"{record.place}: {outcome.detail}"
-        reason = None if outcome.reason is None else outcome.reason.value
-        samples.append(SampleReport(id=identity, key=key_of(position), reason=reason, detail=detail))
-    return ConvertReport(
-        path=config.dst,
-        samples=tuple(samples),
-        splits=splits,
-        num_shards=num_shards,
-        num_pictures=sum(outcome.num_pictures for outcome in outcomes),
-        num_bytes=num_bytes,
-        seconds=0.0,
-    )
+def _keep_budget(config: ConvertConfig, books: Books) -> None:
+    if config.max_bad_share is not None and books.num_bad > config.max_bad_share * len(books):
+        share = f"{books.num_bad} of {len(books)} records are bad ({_counts(books)})"
+        raise DataError(f"{config.src}: {share}; max_bad_share={config.max_bad_share:g} allows fewer")
 
 
-def _refuse_empty_splits(config: ConvertConfig, report: ConvertReport) -> None:
-    skipped = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items())
-    if not report.kept:
-        raise ConfigError(f"{config.src}: none of {len(report.samples)} samples can be used ({skipped})")
-    if empty := [name for name, count in report.splits.items() if not count]:
-        names = ", ".join(empty)
-        raise ConfigError(f"split {names} would be empty ({skipped or 'too few samples'}); ask for fewer splits")
+class _Run:
+    """The second half: shards of the records that are good so far."""
+
+    def __init__(
+        self,
+        config: ConvertConfig,
+        reader: Reader,
+        books: Books,
+        image_root: Path,
+        record_format: str,
+        folder: Path,
+    ) -> None:
+        self._config = config
+        self._reader = reader
+        self._books = books
+        self._format = record_format
+        self._folder = folder
+        self._job = ShardJob(
+            folder=folder,
+            reader=reader,
+            books=books,
+            image_root=image_root,
+            format=config.format,
+            on_error=config.on_error,
+            max_bytes=config.max_bytes_per_shard,
+        )
+
+    def to_report(self, progress: Progress) -> ConvertReport:
+        for attempt in (1, 2):
+            report = self._write(progress)
+            if attempt == 2 or report.kept < len(self._config.split) or all(report.splits.values()):
+                break
+            # Bad pictures emptied a split of a small set; they are known now, so the shares are dealt again.
+        self._refuse_empty_splits(report)
+        return report
+
+    def _write(self, progress: Progress) -> ConvertReport:
+        """Writes and indexes the shards into the emptied folder, and notes what became of each record."""
+        for path in self._folder.iterdir():
+            if path.name == META_FOLDER:
+                shutil.rmtree(path)
+            elif path.is_file():
+                path.unlink()
+        config, books = self._config, self._books
+        tasks = plan_shards(config, books.usable())
+        splits = dict.fromkeys(config.split, 0)
+        done = books.num_bad
+        num_bytes = num_shards = num_pictures = 0
+        split_before = ""
+        with (
+            closing(DatasetIndex(self._folder, list(config.split))) as index,
+            closing(run_shards(self._job, tasks, config.workers)) as results,
+        ):
+            for task, result in zip(tasks, results, strict=True):
+                if task.split != split_before:
+                    books.start_faults()
+                    split_before = task.split
+                for fault in result.faults:
+                    books.fault(*fault)
+                for shard in result.shards:
+                    index.add(task.split, shard.name, shard.samples)
+                    num_bytes += shard.num_bytes
+                num_shards += len(result.shards)
+                num_pictures += result.num_pictures
+                splits[task.split] += len(task.positions) - len(result.faults)
+                done += len(task.positions)
+                if result.faults:
+                    _keep_budget(config, books)
+                progress(done, len(books))
+            index.finish(self._format)
+        return ConvertReport(
+            path=config.dst,
+            source=self._reader.what,
+            samples=SampleReports(config.dst / REPORT_NAME, len(books)),
+            splits=splits,
+            skipped=books.skipped(),
+            num_duplicate_ids=books.num_duplicate_ids(),
+            num_shards=num_shards,
+            num_pictures=num_pictures,
+            num_bytes=num_bytes,
+            seconds=0.0,
+            notes=tuple(self._reader.notes[:_MAX_NOTES]),
+        )
+
+    def _refuse_empty_splits(self, report: ConvertReport) -> None:
+        if not report.kept:
+            what = f"none of {len(self._books)} samples can be used ({_counts(self._books)})"
+            raise ConfigError(f"{self._config.src}: {what}")
+        if empty := [name for name, count in report.splits.items() if not count]:
+            skipped = _counts(self._books) if report.skipped else "too few samples"
+            raise ConfigError(f"split {', '.join(empty)} would be empty ({skipped}); ask for fewer splits")

@@ -5,51 +5,71 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import stat
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmpack.energon.writer import OutSample, ShardWriter, StoredSample
+from mmpack.convert.books import Books, key_of
+from mmpack.convert.pictures import find_picture
+from mmpack.convert.plan import ShardTask
+from mmpack.energon.writer import OutSample, Part, ShardWriter, StoredSample, sample_parts, stored_bytes
 from mmpack.errors import Reason, SampleError, WorkerError
-from mmpack.images import image_extension, image_size
+from mmpack.images import image_extension
 from mmpack.processes import end_with_parent, quiet_fork
-from mmpack.sample import Picture
+from mmpack.readers import FoundSample, Reader, settle
 from mmpack.sources import parser_for
-from mmpack.sources.inline import inline_picture, short_name
 from mmpack.sources.json_files import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one record so far."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardJob:
+    """What all shards have in common."""
 
-    reason: Reason | None = None
-    detail: str | None = None
+    folder: Path
+    reader: Reader
+    books: Books
+    image_root: Path
+    format: str
+    on_error: str
+    max_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenShard:
+    """A tar file, and what is in it."""
+
+    name: str
+    samples: list[StoredSample]
+    num_bytes: int
+
+
+@dataclass(kw_only=True, slots=True)
+class ShardResult:
+    """What became of a task's records: the shards that hold the good ones, and the faults of the others."""
+
+    shards: list[WrittenShard] = field(default_factory=list)
+    faults: list[tuple[int, Reason, str]] = field(default_factory=list)  # position, reason, detail
     num_pictures: int = 0
 
 
-Call = tuple[Path, Sequence[tuple[int, Record]], Path, str, str]
-
-
-def run_shards(calls: Iterable[Call], workers: int) -> Generator[ShardResult, None, None]:
-    """`_write_shard` of each call, in order. Closed early, it starts no more and the shards begun are broken off."""
+def run_shards(job: ShardJob, tasks: Iterable[ShardTask], workers: int) -> Generator[ShardResult, None, None]:
+    """`write_shard` of each task, in order. Closed early, it starts no more and the shards begun are broken off."""
     if workers <= 1:
-        for call in calls:
-            yield _write_shard(*call)
+        for task in tasks:
+            yield write_shard(job, task)
         return
     waiting: deque[Future[ShardResult]] = deque()
     context = multiprocessing.get_context("fork")
     stop = context.Event()
     # The pool forks at the first call, not when it is built: all of its use is within quiet_fork.
-    with quiet_fork(), ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), stop)) as pool:
+    with quiet_fork(), ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), stop, job)) as pool:
         try:
-            for call in calls:
-                waiting.append(pool.submit(_write_shard, *call))
+            for task in tasks:
+                waiting.append(pool.submit(_write_shard_here, task))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -58,90 +78,88 @@ def run_shards(calls: Iterable[Call], workers: int) -> Generator[ShardResult, No
             raise WorkerError("a converting process died, perhaps for want of memory; try fewer workers") from None
         finally:
             stop.set()
-            for job in waiting:
-                job.cancel()
+            for waiting_job in waiting:
+                waiting_job.cancel()
 
 
 _stop: Any = None  # in a worker process: the event that says that nobody waits for its shard any more
+_job: ShardJob | None = None  # in a worker process: what it was forked with
 
 
-def _start_worker(parent: int, stop: Any) -> None:
-    global _stop
-    _stop = stop
+def _start_worker(parent: int, stop: Any, job: ShardJob) -> None:
+    global _stop, _job
+    _stop, _job = stop, job
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(parent)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardResult:
-    outcomes: list[Outcome]  # of each record of the shard, in order
-    samples: list[StoredSample]
+def _write_shard_here(task: ShardTask) -> ShardResult:
+    assert _job is not None
+    return write_shard(_job, task)
 
 
-def _write_shard(
-    path: Path, records: Sequence[tuple[int, Record]], image_root: Path, source_format: str, on_error: str
-) -> ShardResult:
-    """Writes one shard and says what became of each record. No file stays if none was kept."""
-    outcomes = []
-    with ShardWriter(path) as shard:
-        for position, record in records:
+def write_shard(job: ShardJob, task: ShardTask) -> ShardResult:
+    """Writes the good records of one task, to more than one file where they are larger than a shard may be."""
+    result = ShardResult()
+    shard = _OpenShard(job, task.name, result)
+    try:
+        found = job.reader.fetch(job.books.places(task.positions))
+        for position, sample in zip(task.positions.tolist(), found, strict=True):
             if _stop is not None and _stop.is_set():
                 break
             try:
-                sample = _out_sample(key_of(position), record, image_root, source_format)
+                parts = _parts(key_of(position), sample, job)
             except SampleError as error:
-                if on_error == "raise":
-                    raise error.with_key(name_of(record)) from None
-                outcomes.append(Outcome(error.reason, error.detail))
+                if job.on_error == "raise":
+                    raise error.with_key(name_of(sample.record)) from None
+                result.faults.append((position, error.reason, f"{sample.record.place}: {error.detail}"))
                 continue
-            shard.add(sample)
-            outcomes.append(Outcome(num_pictures=len(sample.pictures)))
-    if not shard.samples:
-        path.unlink()
-        path.with_suffix(".tar.idx").unlink()
-    return ShardResult(outcomes, shard.samples)
+            shard.put(key_of(position), parts)
+            result.num_pictures += len(parts) - 1
+    finally:
+        shard.close()
+    return result
 
 
-def key_of(position: int) -> str:
-    return f"{position:08d}"
+class _OpenShard:
+    """The file that is being written: none before the first sample, the next one when a sample does not fit."""
+
+    def __init__(self, job: ShardJob, name: str, result: ShardResult) -> None:
+        self._job = job
+        self._name = name
+        self._result = result
+        self._writer: ShardWriter | None = None
+
+    def put(self, key: str, parts: list[Part]) -> None:
+        if self._writer is not None and self._writer.num_bytes + stored_bytes(parts) > self._job.max_bytes:
+            self.close()
+        if self._writer is None:
+            self._writer = ShardWriter(self._job.folder / self._file_name())
+        self._writer.put(key, parts)
+
+    def _file_name(self) -> str:
+        number = len(self._result.shards)
+        return self._name if not number else f"{self._name.removesuffix('.tar')}_{number:03d}.tar"
+
+    def close(self) -> None:
+        if self._writer is not None:
+            name = self._file_name()
+            self._writer.close()
+            size = (self._job.folder / name).stat().st_size
+            self._result.shards.append(WrittenShard(name=name, samples=self._writer.samples, num_bytes=size))
+            self._writer = None
 
 
-def _out_sample(key: str, record: Record, image_root: Path, source_format: str) -> OutSample:
-    parsed = parser_for(source_format)(record.data)
-    pictures = tuple(_picture(image_root, name) for name in parsed.image_names)
-    for picture in pictures:
-        try:
-            image_size(picture.data)
-        except SampleError as error:
-            raise SampleError(error.reason, f"{picture.name}: {error.detail}") from None
-    assert isinstance(record.data, dict)
+def _parts(key: str, sample: FoundSample, job: ShardJob) -> list[Part]:
+    data, parsed = settle(sample, parser_for(job.format))
+    pictures = tuple(find_picture(sample, name, job.image_root) for name in parsed.image_names)
+    assert isinstance(data, dict)
     extensions = tuple(image_extension(picture.data) for picture in pictures)
-    return OutSample(key=key, record=record.data, pictures=pictures, extensions=extensions)
-
-
-def _picture(image_root: Path, name: str) -> Picture:
-    """The picture that a record names: written into the record itself, or a file."""
-    written = inline_picture(name)
-    if written is not None:
-        return Picture(name=short_name(name), data=written)
-    return Picture(name=name, data=_read(image_root, name))
-
-
-def _read(image_root: Path, name: str) -> bytes:
-    inside = os.path.normpath(name)
-    if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir:
-        raise SampleError(Reason.IMAGE_MISSING, f"{name!r} leads out of the image folder")
-    path = image_root / inside
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
-            raise SampleError(Reason.IMAGE_MISSING, f"{name!r} is not a file")
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SampleError(Reason.IMAGE_MISSING, f"{name!r}: {what}") from None
+    return sample_parts(OutSample(key=key, record=data, pictures=pictures, extensions=extensions))
 
 
 def name_of(record: Record) -> str:
+    """Where a record stands, and its id."""
     identity = record.data.get("id") if isinstance(record.data, dict) else None
     return f"{record.place}, id {identity!r}" if identity is not None else record.place

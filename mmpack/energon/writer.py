@@ -60,6 +60,29 @@ class StoredSample:
     parts: tuple[StoredPart, ...]
 
 
+Part = tuple[str, bytes, str | None]  # name, content, and what energon stores of a picture
+
+
+def sample_parts(sample: OutSample) -> list[Part]:
+    """What is written of a sample: its pictures, then its record, whose ``"image"`` lists their names."""
+    names = [f"{i}.{extension}" for i, extension in enumerate(sample.extensions)]
+    record = dict(sample.record)
+    if names:
+        record["image_source"], record["image"] = record.get("image"), names
+    pictures = zip(names, sample.pictures, strict=True)
+    parts: list[Part] = [(name, picture.data, _media_json(picture.data)) for name, picture in pictures]
+    return [*parts, ("json", strict_json(record), None)]
+
+
+def stored_bytes(parts: Sequence[Part]) -> int:
+    """What the parts of a sample take in a tar file.
+
+    >>> stored_bytes([("0.jpg", bytes(513), None), ("json", b"", None)])
+    2048
+    """
+    return sum(tarfile.BLOCKSIZE * (1 - (-len(data) // tarfile.BLOCKSIZE)) for _, data, _ in parts)
+
+
 class ShardWriter:
     """One tar file and its ``.idx``. The parts of a sample stand together: pictures, then the JSON."""
 
@@ -68,19 +91,20 @@ class ShardWriter:
         self._tar = tarfile.open(path, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
         self.samples: list[StoredSample] = []
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the shard so far, without its end."""
+        return int(self._tar.offset)
+
     def add(self, sample: OutSample) -> None:
         """Appends `sample`. In its record, ``"image"`` becomes the list of its parts' names."""
-        names = [f"{i}.{extension}" for i, extension in enumerate(sample.extensions)]
-        record = dict(sample.record)
-        if names:
-            record["image_source"], record["image"] = record.get("image"), names
+        self.put(sample.key, sample_parts(sample))
+
+    def put(self, key: str, named_parts: Sequence[Part]) -> None:
+        """Appends the sample that `sample_parts` made the parts of."""
         start = self._tar.offset
-        parts = [
-            self._put(sample.key, name, picture.data, _media_json(picture.data))
-            for name, picture in zip(names, sample.pictures, strict=True)
-        ]
-        parts.append(self._put(sample.key, "json", strict_json(record), None))
-        self.samples.append(StoredSample(sample.key, start, self._tar.offset - start, tuple(parts)))
+        parts = [self._put(key, *part) for part in named_parts]
+        self.samples.append(StoredSample(key, start, self._tar.offset - start, tuple(parts)))
 
     def _put(self, key: str, name: str, data: bytes, media_json: str | None) -> StoredPart:
         info = tarfile.TarInfo(f"{key}.{name}")  # its defaults carry no time, no owner: equal samples, equal bytes
@@ -93,6 +117,10 @@ class ShardWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the file and writes its index."""
         end = self._tar.offset
         self._tar.close()
         offsets = [sample.offset_bytes for sample in self.samples]

@@ -62,26 +62,27 @@ def read_records(path: Path) -> Iterator[Record]:
         for _ in scan_records(path):
             pass
     else:
-        _refuse_other_texts(path)
+        _refuse_other_texts(path, str(path))
     return (found.record for found in scan_records(path, looked_at=True))
 
 
-def is_list(path: Path) -> bool:
-    """Whether the file at `path` holds a JSON list rather than lines, by its first bytes.
+def is_list(path: Path, *, name: str | None = None) -> bool:
+    """Whether the file at `path` holds a JSON list rather than lines, by its first bytes. Errors call it `name`.
 
     Raises:
         ConfigError: it is missing, empty, compressed, or in another encoding.
     """
+    name = name or str(path)
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist or is not a file")
+        raise ConfigError(f"{name} does not exist or is not a file")
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
-    _refuse_other_encodings(path, head)
+    _refuse_other_encodings(name, head)
     first = head.removeprefix(BOM).lstrip()[:1]
     if not first:
         if path.stat().st_size <= len(head):
-            raise ConfigError(f"{path} is empty: no samples in it")
-        raise ConfigError(f"{path} begins with {len(head)} blank bytes: not JSON")
+            raise ConfigError(f"{name} is empty: no samples in it")
+        raise ConfigError(f"{name} begins with {len(head)} blank bytes: not JSON")
     return first == b"["
 
 
@@ -96,7 +97,7 @@ def scan_records(path: Path, *, name: str | None = None, looked_at: bool = False
     Raises:
         ConfigError: as `read_records`, some of them only once the records before the fault have been handed out.
     """
-    if is_list(path):
+    if is_list(path, name=name):
         with path.open("rb") as file:
             begin = len(BOM) if file.read(len(BOM)) == BOM else 0
             for number, entry in enumerate(scan_list(file, begin, name or str(path), MAX_RECORD_BYTES), start=1):
@@ -104,7 +105,7 @@ def scan_records(path: Path, *, name: str | None = None, looked_at: bool = False
                 yield FoundRecord(record=record, start=entry.start, size=entry.size, number=number)
     else:
         if not looked_at:
-            _refuse_other_texts(path)
+            _refuse_other_texts(path, name or str(path))
         with path.open("rb") as file:
             yield from _scan_lines(file)
 
@@ -118,13 +119,13 @@ def record_in(content: bytes, place: str) -> Record:
         return Record(place=place, data=None, error=SampleError(Reason.BROKEN_JSON, what))
 
 
-def _refuse_other_encodings(path: Path, head: bytes) -> None:
+def _refuse_other_encodings(name: str, head: bytes) -> None:
     encoding = json.detect_encoding(head)
     if not encoding.startswith("utf-8"):
-        raise ConfigError(f"{path} is {encoding.upper()}, by its first bytes; save it as UTF-8")
+        raise ConfigError(f"{name} is {encoding.upper()}, by its first bytes; save it as UTF-8")
     if head[:2] == GZIP_MAGIC:
         raise ConfigError(
-            f"{path} looks gzip-compressed (it begins with gzip's magic bytes); unpack it, or give it a name in .gz"
+            f"{name} looks gzip-compressed (it begins with gzip's magic bytes); unpack it, or give it a name in .gz"
         )
 
 
@@ -153,7 +154,7 @@ def _scan_lines(file: IO[bytes]) -> Iterator[FoundRecord]:
         start += size
 
 
-def _refuse_other_texts(path: Path) -> None:
+def _refuse_other_texts(path: Path, name: str) -> None:
     """A first line that is no JSON: one object over many lines, or no JSON at all."""
     with path.open("rb") as file:
         first_records = [found.record for found in itertools.islice(_scan_lines(file), 100)]
@@ -166,7 +167,7 @@ def _refuse_other_texts(path: Path) -> None:
             pass
         else:
             kind = type(whole).__name__
-            raise ConfigError(f"{path} holds one {kind}; expected a list of records, or one record a line")
+            raise ConfigError(f"{name} holds one {kind}; expected a list of records, or one record a line")
     first = first_records[0]
     what = first.error.detail if first.error is not None else ""
-    raise ConfigError(f"{path} is neither a JSON list nor JSON lines: {first.place} {what}")
+    raise ConfigError(f"{name} is neither a JSON list nor JSON lines: {first.place} {what}")

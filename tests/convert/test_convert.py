@@ -1,4 +1,4 @@
-"""LLaVA JSON -> Energon dataset: every case file, the same bytes from any workers, whole or nothing."""
+"""LLaVA JSON -> Energon dataset: the same bytes from any workers, whole or nothing, opened by energon alone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from mmpack.convert import ConvertConfig, ConvertReport, convert
 from mmpack.errors import ConfigError, SampleError
 from tests.conftest import write_llava
 
-CASES = Path(__file__).parent / "cases" / "llava"
-EXPECTED: dict[str, dict[str, Any]] = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))
-REPO = Path(__file__).parents[1]
+CASES = Path(__file__).parents[1] / "cases" / "llava"
+REPO = Path(__file__).parents[2]
 
 
 def run(src: Path, dst: Path, **options: Any) -> ConvertReport:
@@ -48,30 +47,6 @@ def members(dataset: Path) -> list[tuple[str, bytes]]:
         with tarfile.open(shard) as tar:
             found += [(m.name, tar.extractfile(m).read()) for m in tar.getmembers()]  # type: ignore[union-attr]
     return found
-
-
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_case_files_have_their_outcome(name: str, tmp_path: Path) -> None:
-    expected = EXPECTED[name]
-    dst = tmp_path / "out"
-    if "error" in expected:
-        with pytest.raises(ConfigError, match=expected["error"]) as caught:
-            run(CASES / name, dst)
-        assert name in str(caught.value)
-        assert list(tmp_path.iterdir()) == []
-        return
-    report = run(CASES / name, dst)
-    assert report.kept == expected["kept"]
-    assert report.skipped == expected.get("skipped", {})
-    assert report.kept + sum(report.skipped.values()) == len(report.samples)
-    kept = [s for s in report.samples if s.reason is None]
-    assert len({s.key for s in kept}) == len(kept)
-    written = {name.partition(".")[0] for name, _ in members(dst)}
-    assert written == {s.key for s in kept}
-
-
-def test_every_case_file_is_listed() -> None:
-    assert {path.name for path in CASES.glob("*.json*")} - {"expected.json"} == set(EXPECTED)
 
 
 def test_keys_are_safe_and_ids_are_kept(tmp_path: Path) -> None:
@@ -327,7 +302,9 @@ def test_the_index_is_the_one_that_energons_own_preparation_makes(tmp_path: Path
 def test_a_picture_damaged_behind_its_header_costs_nothing_else(tmp_path: Path) -> None:
     source = write_records(tmp_path / "in", [{"id": 1}, {"id": 2, "image": "cut.jpg"}, {"id": 3, "image": "red.jpg"}])
     whole = (CASES / "images" / "red.jpg").read_bytes()
-    (tmp_path / "in" / "images" / "cut.jpg").write_bytes(whole[:-20])
+    damaged = bytearray(whole)
+    damaged[-40:-20] = bytes(20)
+    (tmp_path / "in" / "images" / "cut.jpg").write_bytes(damaged)
     report = run(source, tmp_path / "out", max_samples_per_shard=1)
     assert report.kept == 3
     assert len(list((tmp_path / "out").glob("*.tar.idx"))) == 3
