@@ -1,4 +1,4 @@
-"""What is known of every record, kept on disk: 48 bytes for its place and id, and a line where it is bad.
+"""What is known of every record, kept on disk: 40 bytes for its place and id, and a line where it is bad.
 
 A few bytes a record stay in memory (whether it is bad), so the size of a source hardly matters.
 """
@@ -22,7 +22,9 @@ from mmpack.energon.writer import strict_json
 from mmpack.errors import Reason
 from mmpack.readers import Place
 
-_ROW = struct.Struct("<5q")
+_COLUMNS = 5  # the numbers of a place, and a hash of the id
+_ROW = struct.Struct(f"<{_COLUMNS}q")
+_BLOCK_ROWS = 1 << 16
 _REASONS = list(Reason)
 
 
@@ -41,7 +43,6 @@ class Books:
         self._ids = (folder / "ids").open("w", encoding="ascii")
         self._faults: list[Path] = []
         self._fault_file: Any = None
-        self._table: NDArray[np.int64] | None = None
         self.start_faults()
 
     def __len__(self) -> int:
@@ -62,7 +63,6 @@ class Books:
         """All records are known. Places can be asked for from now on, in this process and in its children."""
         self._rows.close()
         self._ids.close()
-        self._table = np.memmap(self._folder / "places", dtype=np.int64, mode="r").reshape(-1, 5)
 
     def start_faults(self) -> None:
         """The faults that follow come in the order of their positions."""
@@ -77,9 +77,14 @@ class Books:
         self._fault_file.write(json.dumps([position, reason.value, detail]) + "\n")
 
     def places(self, positions: NDArray[np.int64]) -> list[Place]:
-        """Where records stand."""
-        assert self._table is not None
-        return [Place(*row) for row in self._table[positions, :4].tolist()]
+        """Where the records at `positions`, which ascend, stand."""
+        first = int(positions[0])
+        rows = self._read_rows(first, int(positions[-1]) + 1 - first)
+        return [Place(*row) for row in rows[positions - first, :4].tolist()]
+
+    def _read_rows(self, first: int, count: int) -> NDArray[np.int64]:
+        values = np.fromfile(self._folder / "places", dtype="<i8", count=count * _COLUMNS, offset=first * _ROW.size)
+        return values.reshape(-1, _COLUMNS)
 
     def usable(self) -> NDArray[np.int64]:
         """Positions of the records that are not known to be bad."""
@@ -100,10 +105,13 @@ class Books:
 
     def num_duplicate_ids(self) -> int:
         """Good records whose id an earlier good one has."""
-        assert self._table is not None
-        hashes = np.asarray(self._table[:, 4])[self._good()]
-        hashes = hashes[hashes != 0]
-        return len(hashes) - len(np.unique(hashes))
+        good = self._good()
+        hashes = np.empty(len(good), dtype=np.int64)
+        for first in range(0, len(good), _BLOCK_ROWS):
+            hashes[first : first + _BLOCK_ROWS] = self._read_rows(first, min(_BLOCK_ROWS, len(good) - first))[:, -1]
+        hashes = hashes[good & (hashes != 0)]
+        hashes.sort()
+        return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
 
     def samples(self) -> Iterator[SampleReport]:
         """What became of each record, in order."""
@@ -132,7 +140,6 @@ class Books:
 
     def release(self) -> None:
         """Lets go of all files."""
-        self._table = None
         for file in (self._rows, self._ids, self._fault_file):
             file.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -65,6 +66,7 @@ def run_shards(job: ShardJob, tasks: Iterable[ShardTask], workers: int) -> Gener
     waiting: deque[Future[ShardResult]] = deque()
     context = multiprocessing.get_context("fork")
     stop = context.Event()
+    gc.freeze()  # a collection in a child would touch, and so copy, all that it shares with its parent
     # The pool forks at the first call, not when it is built: all of its use is within quiet_fork.
     with quiet_fork(), ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), stop, job)) as pool:
         try:
@@ -77,6 +79,7 @@ def run_shards(job: ShardJob, tasks: Iterable[ShardTask], workers: int) -> Gener
         except BrokenProcessPool:
             raise WorkerError("a converting process died, perhaps for want of memory; try fewer workers") from None
         finally:
+            gc.unfreeze()
             stop.set()
             for waiting_job in waiting:
                 waiting_job.cancel()

@@ -18,6 +18,7 @@ from mmpack.errors import ConfigError
 
 _CHUNK_BYTES = 1 << 18
 _BLANKS = re.compile(r"[ \t\r\n]*")
+_BEHIND = tuple(",] \t\r\n")  # what ends an element; a number before anything else may have been cut
 _LONGEST_WORD = 16  # characters that the parser may look back: "-Infinity", an escape of a surrogate pair
 
 
@@ -96,11 +97,17 @@ class _Scanner:
                 if not self._double():
                     self._fail(str(error), self._at)
             else:
-                if end < len(self._text) or not self._double():  # a number at the end may go on
-                    element = self._text[self._at : end]
-                    start, size = self._offset, len(element) if element.isascii() else len(element.encode("utf-8"))
-                    self._at, self._offset = end, start + size
-                    return Element(value, start, size)
+                length = end - self._at
+                if end < len(self._text) - _LONGEST_WORD or self._text[end : end + 1] in _BEHIND or not self._double():
+                    return self._passed(value, length)
+
+    def _passed(self, value: Any, length: int) -> Element:
+        """The element of so many characters at `_at`, which moves behind it."""
+        text = self._text[self._at : self._at + length]
+        element = Element(value, self._offset, length if text.isascii() else len(text.encode("utf-8")))
+        self._at += length
+        self._offset += element.size
+        return element
 
     def _next(self) -> str:
         """The next character that is no blank; empty at the end of the file."""
