@@ -35,7 +35,8 @@ def record_of_row(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, byt
     row = {name: value for name, value in row.items() if value is not None}
     for other in _OTHER_PICTURE_COLUMNS:
         if other in row and not any(name in row for name in PICTURE_COLUMNS) and _is_picture(row[other]):
-            row["images" if isinstance(row[other], list) else "image"] = row.pop(other)
+            value = row.pop(other)
+            row["images" if isinstance(value, list) else "image"] = value
     if "conversation" in row and "conversations" not in row:
         row["conversations"] = row.pop("conversation")
     pictures: dict[str, bytes] = {}
