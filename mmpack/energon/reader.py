@@ -28,6 +28,7 @@ from megatron.energon import (
 )
 from megatron.energon.savable_loader import SimpleSavableDatasetWrapper
 
+from mmpack.energon.draws import draw, number_draws
 from mmpack.energon.faults import guard
 from mmpack.energon.plain_state import from_plain, to_plain
 from mmpack.energon.text_decoder import TextDecoder
@@ -132,6 +133,7 @@ class Source:
         self.damaged_shards = guard(  # (path, what is wrong); looked at if this is the only stream
             dataset, self._lost, max_sample_bytes=config.max_sample_bytes, inspect=num_streams == 1
         )
+        number_draws(dataset, config.seed, stream)
         self._dataset = SimpleSavableDatasetWrapper(dataset, worker, NoCachePool())
         self._reading: Iterator[tuple[int, int, Any]] | None = None
         self._in_epoch = False  # an epoch has begun, and not all of its samples have been handed out
@@ -180,7 +182,7 @@ class Source:
                 self._ahead = self._read_next()
             if not self._buffer:
                 break
-            place = _draw(self.config.seed, self._stream, self._num_drawn) % len(self._buffer)
+            place = draw(self.config.seed, self._stream, self._num_drawn) % len(self._buffer)
             self._num_drawn += 1
             self._buffer[place], self._buffer[-1] = self._buffer[-1], self._buffer[place]
             sample, key = self._buffer.pop()
@@ -244,14 +246,6 @@ class Source:
                 f"{_one_line(error)}; resume with the dataset and settings that the state was made with"
             ) from error
         self._reading = None
-
-
-def _draw(seed: int, stream: int, count: int) -> int:
-    """A number that (seed, stream, count) decide: the finalizer of splitmix64 (Steele, Lea, Flood, 2014)."""
-    z = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03 + (count + 1) * 0x9E3779B97F4A7C15) % 2**64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-    return z ^ z >> 31
 
 
 def _one_line(error: BaseException) -> str:

@@ -143,6 +143,6 @@ class GlobalPlanLoader(PackLoader[B]):
         if saved and saved != {self.plan(state["epoch"]).digest()}:
             raise StateError(
                 f"epoch {state['epoch']} is planned otherwise than when the state was saved, so its rest is not known: "
-                f"lengths in {self.whole.index.folder}, or mmpack (saved with {state['versions']}), changed; resume with "
-                "those, or start the epoch anew"
+                f"lengths in {self.whole.index.folder}, or mmpack (saved with {state['versions']}), changed; resume "
+                "with what there was, or start the epoch anew"
             )
