@@ -11,6 +11,7 @@ from mmpack.datamodules import (
     NevaMockDataModule,
     NevaPreloadedDataModule,
 )
+from mmpack.energon.cook import register_cooker, register_encoder
 
 __all__ = [
     "EnergonMultiModalDataModule",
@@ -22,4 +23,6 @@ __all__ = [
     "NevaLazyDataModule",
     "NevaMockDataModule",
     "NevaPreloadedDataModule",
+    "register_cooker",
+    "register_encoder",
 ]

@@ -138,7 +138,7 @@ def digest(batch: Any) -> str:
 
     import torch
 
-    total = hashlib.sha256(repr((batch.sample_keys, batch.pack_index, batch.max_seqlen)).encode())
+    total = hashlib.sha256(repr((batch.sample_keys, batch.pack_index, getattr(batch, "max_seqlen", None))).encode())
     for field in dataclasses.fields(batch):
         value = getattr(batch, field.name)
         if isinstance(value, torch.Tensor):

@@ -255,3 +255,61 @@ def prepare_oasst(
     options = {"input_path": input_, "output_directory": out, "val_share": val_share, "seed": seed}
     options |= {"language": language, "system": system}
     run_oasst(**with_values(options, set_ or []), as_json=json_)
+
+
+@app.command(epilog="Example: mmpack check build/demo/energon --deep --html check.html")
+def check(
+    path: Annotated[Path, typer.Argument(metavar="DATASET|FILE", help="An Energon dataset, or LLaVA JSON or JSONL.")],
+    config: Annotated[str | None, typer.Option(help="Take tokenizer, template and tiling from this YAML file.")] = None,
+    split: Annotated[str | None, typer.Option(help="One split only. [default: all]")] = None,
+    image_root: Annotated[Path | None, typer.Option(help="Folder of the pictures of a file.")] = None,
+    format_: Annotated[str, typer.Option("--format", help="Record format of a file; auto: by its fields.")] = "auto",
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every picture, not its header alone.")] = False,
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="Leave bad samples out from now on.")] = False,
+    max_bad: Annotated[float, typer.Option(help="Share of bad samples that is still exit code 0.")] = 0.0,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    html: Html = None,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Faults by reason, lengths, tiles and the expected fill; exit code 1 if more is bad than --max-bad."""
+    from mmpack.cli.check import run
+
+    code = run(
+        path,
+        config=config,
+        overrides=set_ or [],
+        split=split,
+        image_root=image_root,
+        record_format=format_.replace("-", "_"),
+        deep=deep,
+        leave_out=quarantine,
+        max_bad=max_bad,
+        workers=workers,
+        html=html,
+        as_json=json_,
+    )
+    raise typer.Exit(code)
+
+
+@app.command(epilog='Example: mmpack generate build/sft/run/last.pt --prompt "What is a pack?"')
+def generate(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of mmpack train, or its run.")],
+    prompt: Annotated[str, typer.Option(help="What the user says.")],
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the draws with a temperature.")] = 0,
+    template: Annotated[str | None, typer.Option(help="Refuse a checkpoint that was trained with another.")] = None,
+    prompt_template: Annotated[str | None, typer.Option(help="The same for prompt-response records.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Answer a prompt with a fine-tuned model and the template that it was trained with."""
+    from mmpack.cli.generate import run
+    from mmpack.cli.settings import with_values
+
+    options = {"system": system, "max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    options |= {"template": template, "prompt_template": prompt_template, "device": device}
+    run(checkpoint, prompt, **with_values(options, set_ or []), as_json=json_)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from mmpack.batch import PackedBatch
 from mmpack.config.document import Document, read_document
 from mmpack.config.errors import at, explain
+from mmpack.config.policy import PolicySection
 from mmpack.config.sections import ModelSection, Section, Sections, module_class, sections_for
 from mmpack.convert import ConvertConfig
 from mmpack.errors import ConfigError, nearest
@@ -31,8 +32,8 @@ SPLITS = ("train", "val", "test")
 DTYPES = ("float32", "bfloat16", "float16")
 # keys of the data section that go to the encoder, and those that describe its pieces; the rest are the module's
 _ENCODER_KEYS = (
-    "packed_sequence_size", "num_image_embeddings_per_tile", "tiling", "tiling_options", "oversize", "loss_weight",
-    "layout",
+    "packed_sequence", "packed_sequence_size", "num_image_embeddings_per_tile", "tiling", "tiling_options", "oversize",
+    "loss_weight", "layout",
 )  # fmt: skip
 _PIECE_KEYS = ("tokenizer", "image_processor", "tile", "template", "system", "stop_string")
 
@@ -232,6 +233,7 @@ def check(document: Document) -> Config:
         # a tile costs what the section says; the tile's own entry would only repeat it
         embeddings = data.get("num_image_embeddings_per_tile", 1)
         values["data"] = data | {"tile": {"embeddings_per_tile": embeddings} | data["tile"]}
+    values = _with_policy(values, resolved)
     try:
         text = json.dumps(values)
     except (TypeError, ValueError) as error:
@@ -242,6 +244,23 @@ def check(document: Document) -> Config:
         return Config(resolved, sections.model_validate_json(text))
     except ValidationError as error:
         raise explain(error, resolved, sections) from None
+
+
+def _with_policy(values: dict[str, Any], document: Document) -> dict[str, Any]:
+    """The values with what NeMo-RL's section ``policy`` decides put into ``data``."""
+    data = values.get("data")
+    if not isinstance(values.get("policy"), dict) or not isinstance(data, dict):
+        return values
+
+    class OnlyPolicy(Section):
+        policy: PolicySection
+
+    try:
+        policy = OnlyPolicy.model_validate_json(json.dumps({"policy": values["policy"]})).policy
+    except ValidationError as error:
+        raise explain(error, document, OnlyPolicy) from None
+    with at(document, "policy"):
+        return {**values, "data": {**data, **policy.data_settings(data)}}
 
 
 def load(

@@ -17,7 +17,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from mmpack.config.policy import PolicySection
 from mmpack.convert import ConvertConfig
+from mmpack.dynamic import MicrobatchOrder
 from mmpack.errors import ConfigError, nearest
 from mmpack.layout import Layout
 from mmpack.model import MODELS
@@ -53,8 +55,20 @@ class DataSection(Section):
     tiling: str | None = None
     tiling_options: dict[str, Any] = Field(default_factory=dict)
     seq_length: int
-    packed_sequence_size: int
-    packing_buffer_size: int
+    packed_sequence: bool = True
+    packed_sequence_size: int | None = None
+    packing_buffer_size: int | None = None
+    packing_buffer_tokens: int | None = None
+    batching: str | None = None
+    tokens_per_microbatch: int | None = None
+    sequence_length_round: int = 1
+    microbatch_order: MicrobatchOrder = "packer"
+    bucket_boundaries: list[int] | None = None
+    length_tolerance: int | None = None
+    max_tiles_per_pack: int | None = None
+    max_images_per_pack: int | None = None
+    max_samples_per_pack: int | None = None
+    blend_by: str = "samples"
     oversize: str | dict[str, str] | None = None
     loss_weight: str = "token"
     layout: Layout = Field(default_factory=Layout)
@@ -153,6 +167,7 @@ class Sections(Section):
     model: ModelSection | None = None
     train: TrainConfig | None = None
     convert: ConvertConfig | None = None
+    policy: PolicySection | None = None
 
 
 def sections_for(values: Mapping[str, Any]) -> type[Sections]:

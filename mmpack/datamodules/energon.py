@@ -1,29 +1,32 @@
-"""`EnergonMultiModalDataModule`: exactly filled packs from an Energon dataset, under NeMo's names and arguments."""
+"""`EnergonMultiModalDataModule`: batches from an Energon dataset, exactly filled packs unless another way is chosen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmpack.batch import PackedBatch
 from mmpack.datamodules.base import PackDataModule
+from mmpack.datamodules.batching import batching_arguments
 from mmpack.datamodules.factory import EnergonStreamFactory
 from mmpack.datamodules.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
+from mmpack.dynamic import MicrobatchOrder
 from mmpack.energon.reader import SourceConfig
-from mmpack.errors import ConfigError
-from mmpack.stream import StreamConfig
+from mmpack.errors import ConfigError, nearest
+from mmpack.stream.mixed import UNITS
 
 
-class EnergonMultiModalDataModule(PackDataModule[PackedBatch]):
-    """Train, validation and test loaders of packed image-text samples.
+class EnergonMultiModalDataModule(PackDataModule[Any]):
+    """Train, validation and test loaders of image-text samples: packs, or `PaddedBatch` where nothing is packed.
 
     Args:
         path: folder of an Energon dataset (made by `mmpack convert`), or a metadataset's YAML file.
         tokenizer, image_processor, multimodal_sample_config: as in `MultiModalTaskEncoder`; not needed if a
             `task_encoder` is given.
         seq_length: most tokens of one sample.
-        micro_batch_size: packs per step and rank; 1, since a pack already holds many samples.
-        global_batch_size: packs per optimizer step over all ranks; None for one per rank.
+        micro_batch_size: rows of a batch; 1 for packs, since a pack already holds many samples.
+        global_batch_size: packs (rows, if they are padded) per optimizer step over all ranks; None for one batch per
+            rank. Of dynamic batching, where rows vary, it counts batches.
         num_workers: processes that read, encode and decode; 0 reads in the training process.
         num_val_workers: the same for validation; None for `num_workers`.
         task_encoder: how samples are encoded and how long a pack is; None builds one from the arguments.
@@ -36,6 +39,12 @@ class EnergonMultiModalDataModule(PackDataModule[PackedBatch]):
         seed: of the order.
         repeat: read the training data for ever; False makes every iteration one epoch.
         num_streams: logical streams; None chooses by the size of the data. Fixed for the life of a run.
+        batching: "packing", "dynamic", "buckets" or "padding"; None for what the task encoder's `packed_sequence`
+            says. See `mmpack.datamodules.batching.Batching` for it and for `packing_buffer_tokens`,
+            `tokens_per_microbatch`, `sequence_length_round`, `microbatch_order`, `bucket_boundaries`,
+            `length_tolerance`, `max_tiles_per_pack`, `max_images_per_pack` and `max_samples_per_pack`.
+        blend_by: what the weights of a metadataset's blend are shares of: "samples" (energon draws by them), or
+            "tokens" (exact shares of the tokens that the model sees).
         align_window: plans that a stream holds back so that at each step all ranks get packs of about equal cost; 1
             holds none. It changes the order of the packs, so it stays the same for the life of a run.
         data_parallel_rank, data_parallel_size: None asks torch.distributed, and without it is 0 of 1.
@@ -71,6 +80,17 @@ class EnergonMultiModalDataModule(PackDataModule[PackedBatch]):
         repeat: bool = True,
         num_streams: int | None = None,
         align_window: int = 1,
+        batching: str | None = None,
+        packing_buffer_tokens: int | None = None,
+        tokens_per_microbatch: int | None = None,
+        sequence_length_round: int = 1,
+        microbatch_order: MicrobatchOrder = "packer",
+        bucket_boundaries: Sequence[int] | None = None,
+        length_tolerance: int | None = None,
+        max_tiles_per_pack: int | None = None,
+        max_images_per_pack: int | None = None,
+        max_samples_per_pack: int | None = None,
+        blend_by: str = "samples",
         data_parallel_rank: int | None = None,
         data_parallel_size: int | None = None,
         prefetch: int = 2,
@@ -84,19 +104,11 @@ class EnergonMultiModalDataModule(PackDataModule[PackedBatch]):
                 packed_sequence_size=packed_sequence_size,
                 num_image_embeddings_per_tile=num_image_embeddings_per_tile,
             )
-        if packing_buffer_size is None or packing_buffer_size < 1:
-            raise ConfigError(
-                f"packing_buffer_size={packing_buffer_size}; give the number of samples to choose a pack from, e.g. 200"
-            )
-        if micro_batch_size != 1:
-            size = task_encoder.packed_sequence_size or 0
-            raise ConfigError(
-                f"micro_batch_size={micro_batch_size} with packing_buffer_size={packing_buffer_size}: a pack is one "
-                f"row already; set micro_batch_size=1 and, for the same memory, packed_sequence_size="
-                f"{size * micro_batch_size}"
-            )
+        self.batching = batching_arguments(locals()).for_encoder(task_encoder)
+        if blend_by not in UNITS:
+            raise ConfigError(f"blend_by={blend_by!r}; {nearest(blend_by, UNITS)}")
         super().__init__(
-            micro_batch_size=1,
+            micro_batch_size=micro_batch_size,
             global_batch_size=global_batch_size,
             num_workers=num_workers,
             num_val_workers=num_val_workers,
@@ -110,7 +122,7 @@ class EnergonMultiModalDataModule(PackDataModule[PackedBatch]):
         self.task_encoder = task_encoder
         self.validation_task_encoder = validation_task_encoder or task_encoder
         self.packing_buffer_size = packing_buffer_size
-        self.align_window = align_window
+        self.blend_by = blend_by
         self.seed, self.repeat, self.num_streams = seed, repeat, num_streams
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
         self._open_train()
@@ -128,18 +140,13 @@ class EnergonMultiModalDataModule(PackDataModule[PackedBatch]):
             shuffle_buffer_size=self._shuffle[0] if training else None,
             max_samples_per_sequence=self._shuffle[1] if training else None,
         )
-        assert task_encoder.packed_sequence_size is not None
-        stream = StreamConfig(
-            capacity=task_encoder.layout.capacity(task_encoder.packed_sequence_size),
-            packing_buffer_size=self.packing_buffer_size,
-            align_window=self.align_window if training else 1,
-            seed=self.seed,
-        )
         return EnergonStreamFactory.build(
             source=source,
-            stream=stream,
+            stream=self.batching.stream_config(task_encoder, self.seq_length, seed=self.seed, training=training),
             encoder=task_encoder.build_encoder(self.seq_length),
-            collator=task_encoder.build_collator(),
+            collator=self.batching.collator(task_encoder, self.seq_length),
+            num_positions=self.batching.positions(task_encoder, self.seq_length),
             num_streams=self.num_streams if training else None,
             world_size=self.world_size,
+            by_tokens=self.blend_by == "tokens" and training,
         )

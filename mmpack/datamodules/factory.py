@@ -9,13 +9,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
-from mmpack.batch import B, B_co, PackedBatch
+from mmpack.batch import B, B_co
 from mmpack.collate import Collator, PaddedCollator
 from mmpack.encode import SampleEncoder
+from mmpack.energon.blend import blended_sources
 from mmpack.energon.reader import META_FOLDER, Source, SourceConfig
 from mmpack.energon.source import OpenEnergon
 from mmpack.errors import ConfigError
 from mmpack.stream import OpenSource, PackStream, StreamConfig
+from mmpack.stream.mixed import OpenMix
 from mmpack.stream.packs import Encoder, PackCollator
 from mmpack.tiling import TilingPolicy
 
@@ -64,12 +66,11 @@ class PackStreamFactory(Generic[B]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergonStreamFactory(PackStreamFactory[PackedBatch]):
-    """Packs of one split of an Energon dataset."""
+class EnergonStreamFactory(PackStreamFactory[Any]):
+    """Batches of one split of an Energon dataset."""
 
     source: SourceConfig
     encoder: SampleEncoder
-    collator: Collator
 
     @classmethod
     def build(
@@ -78,15 +79,26 @@ class EnergonStreamFactory(PackStreamFactory[PackedBatch]):
         source: SourceConfig,
         stream: StreamConfig,
         encoder: SampleEncoder,
-        collator: Collator,
+        collator: Collator | PaddedCollator,
+        num_positions: int,
         num_streams: int | None,
         world_size: int = 1,
+        by_tokens: bool = False,
     ) -> EnergonStreamFactory:
         """Opens the dataset once to see that it can be read. Raises ConfigError if not.
 
         Training data without `num_streams` gets a number that depends on the data alone; other splits, which are never
         resumed, one that `world_size` divides.
         """
+        open_source: OpenSource = OpenEnergon(source)
+        if by_tokens:
+            blend = blended_sources(source)
+            open_source = OpenMix(
+                sources=[OpenEnergon(entry) for entry, _ in blend],
+                weights=[weight for _, weight in blend],
+                unit="tokens",
+                encoder=encoder,
+            )
         whole = Source(source, stream=0, num_streams=1, on_fault=lambda error, name: None)
         if num_streams is None:
             num_streams = default_num_streams(whole.num_samples)
@@ -98,16 +110,17 @@ class EnergonStreamFactory(PackStreamFactory[PackedBatch]):
                 f"needs one; allowed: 1 to {max(whole.num_samples, 1)}"
             )
         return cls(
-            open_source=OpenEnergon(source),
+            open_source=open_source,
             endless=source.repeat,
             source=source,
             stream=stream,
             encoder=encoder,
             collator=collator,
             num_streams=num_streams,
-            settings=_settings(source, stream, encoder, collator),
+            settings=_settings(source, stream, encoder, collator)
+            | {"data.blend_by": "tokens" if by_tokens else "samples"},
             versions={name: metadata.version(name) for name in ("mmpack", "megatron-energon")},
-            max_batch_bytes=max_batch_bytes(stream.capacity or 0, collator),
+            max_batch_bytes=max_batch_bytes(num_positions, collator),
         )
 
 
@@ -124,9 +137,11 @@ def default_num_streams(num_samples: int) -> int:
     return max(n for n in (1, 2, 4) if n <= max(num_samples, 1))
 
 
-def max_batch_bytes(capacity: int, collator: Collator) -> int:
-    """Most bytes that the tensors of a pack usually take; see `tensor_bytes`."""
-    row = max(capacity, collator.layout.fixed_total or 0) + collator.layout.total_multiple
+def max_batch_bytes(capacity: int, collator: Collator | PaddedCollator) -> int:
+    """Most bytes that the tensors of a batch usually take; see `tensor_bytes`."""
+    row = capacity
+    if isinstance(collator, Collator):
+        row = max(capacity, collator.layout.fixed_total or 0) + collator.layout.total_multiple
     return tensor_bytes(row, capacity, collator.tiling)
 
 
@@ -145,7 +160,9 @@ def tensor_bytes(num_positions: int, num_filled: int, tiling: TilingPolicy) -> i
     return num_positions * position_bytes + offsets + max_tiles * 3 * tiling.spec.tile_size_px**2 + 64 * 16
 
 
-def _settings(source: SourceConfig, stream: StreamConfig, encoder: SampleEncoder, collator: Collator) -> dict[str, Any]:
+def _settings(
+    source: SourceConfig, stream: StreamConfig, encoder: SampleEncoder, collator: Collator | PaddedCollator
+) -> dict[str, Any]:
     """All that shapes the packs, as plain values; big things by their hash."""
     described: dict[str, Any] = {f"stream.{name}": value for name, value in asdict(stream).items()}
     described |= {f"data.{name}": value for name, value in asdict(source).items() if name != "path"}

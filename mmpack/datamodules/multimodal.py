@@ -79,12 +79,13 @@ class MultiModalTaskEncoder:
         tokenizer: a fast tokenizer of transformers.
         image_processor: of transformers (size, mean, std and resampling are read from it), or a `TileSpec`.
         multimodal_sample_config: image token and template.
-        packed_sequence: pack samples into rows of `packed_sequence_size`. Only True is supported.
+        packed_sequence: pack samples into rows of `packed_sequence_size`; False leaves a sample a row of its own.
         packed_sequence_size: positions of a row.
         num_image_embeddings_per_tile: what the vision tower gives for one tile.
         tiling: a name of `mmpack.tiling.TILINGS`; None for what the image processor does (anyres for LLaVA-NeXT's,
             native for Qwen2-VL's, else one padded tile). `tiling_options` are that policy's own.
-        oversize: what becomes of a sample longer than a row: "raise" or "drop"; None means "raise", and that
+        oversize: what becomes of a sample that is too long: "raise", "drop", "truncate", "fewer_tiles" or "own_pack",
+            or one of these by dataset (see `mmpack.encode.LengthLimit`); None means "raise", and that
             `packed_sequence_size` must not be below the module's `seq_length`.
         loss_weight: "token", "sample" or "sqrt".
         layout: multiples and fixed length of a row.
@@ -104,7 +105,7 @@ class MultiModalTaskEncoder:
     num_image_embeddings_per_tile: int = 576
     tiling: str | None = None
     tiling_options: Mapping[str, Any] = field(default_factory=dict)
-    oversize: str | None = None
+    oversize: str | Mapping[str, str] | None = None
     loss_weight: str = "token"
     layout: Layout = field(default_factory=Layout)
     vision_config: Any = None
@@ -118,16 +119,15 @@ class MultiModalTaskEncoder:
                 "image_processor is None; pass one, e.g. transformers.CLIPImageProcessorPil(size=..., crop_size=...), "
                 "or an mmpack.tiling.TileSpec"
             )
-        if not self.packed_sequence:
-            raise ConfigError("packed_sequence=False: this module packs; set packed_sequence=True")
-        if self.packed_sequence_size is None or self.packed_sequence_size < 1:
+        if self.packed_sequence and (self.packed_sequence_size is None or self.packed_sequence_size < 1):
             raise ConfigError(
                 f"packed_sequence_size={self.packed_sequence_size}: the length of a pack is not set; "
                 "give it in tokens, e.g. packed_sequence_size=8192"
             )
         if self.num_image_embeddings_per_tile < 1:
             raise ConfigError(f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}; at least 1")
-        self._check_row(self.packed_sequence_size)
+        if self.packed_sequence_size is not None:
+            self._check_row(self.packed_sequence_size)
         self._check_vision_tower()
         self.build_tiling()
         self.multimodal_sample_config.conversation_template_config.build(self.tokenizer)
@@ -164,6 +164,8 @@ class MultiModalTaskEncoder:
                     f"{wanted[0]} and {wanted[1]}; use the tower's own image processor"
                 )
             return
+        if not any(tower in str(getattr(config, "model_type", "clip")) for tower in ("clip", "siglip")):
+            return  # towers that merge embeddings are checked by the model itself
         full = self.vision_feature_select_strategy == "full"
         keeps_class_token = full and "siglip" not in str(getattr(config, "model_type", ""))  # only CLIP has one
         from_tower = embeddings_per_tile(config.image_size, config.patch_size, keeps_class_token=keeps_class_token)
@@ -195,8 +197,9 @@ class MultiModalTaskEncoder:
         Raises:
             ConfigError: a pack is shorter than `seq_length` and no oversize policy is set.
         """
-        assert self.packed_sequence_size is not None
-        capacity = self.layout.capacity(self.packed_sequence_size)
+        capacity = seq_length
+        if self.packed_sequence and self.packed_sequence_size is not None:
+            capacity = self.layout.capacity(self.packed_sequence_size)
         if capacity < seq_length and self.oversize is None:
             raise ConfigError(
                 f"packed_sequence_size={self.packed_sequence_size} holds {capacity} tokens, below "

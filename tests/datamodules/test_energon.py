@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mmpack.batch import PaddedBatch
 from mmpack.datamodules import (
     EnergonMultiModalDataModule,
     ImageToken,
@@ -16,7 +18,7 @@ from mmpack.datamodules import (
     MultiModalTaskEncoder,
 )
 from mmpack.errors import ConfigError
-from tests.conftest import data_module, tile_spec
+from tests.conftest import data_module, digest, tile_spec
 
 
 def test_the_published_snippet_runs(energon_dataset: Path, tokenizer: Any) -> None:
@@ -65,6 +67,12 @@ def test_the_published_snippet_runs(energon_dataset: Path, tokenizer: Any) -> No
         ),
         ({"packing_buffer_size": None}, r"packing_buffer_size=None.*e\.g\. 200"),
         ({"packed_sequence": False}, r"packed_sequence=False"),
+        ({"batching": "dynamic"}, r"tokens_per_microbatch=None with batching='dynamic'"),
+        ({"batching": "dynamic", "tokens_per_microbatch": 64}, r"tokens_per_microbatch=64 is below the longest row"),
+        ({"batching": "dynamc"}, r"did you mean 'dynamic'"),
+        ({"tokens_per_microbatch": 4096}, r"no meaning for packing"),
+        ({"blend_by": "token"}, r"did you mean 'tokens'"),
+        ({"blend_by": "tokens"}, r"needs a metadataset"),
         ({"oversize": "cut"}, r"oversize='cut'"),
         ({"loss_weight": "tokens"}, r"loss_weight='tokens'; did you mean 'token'"),
         ({"tiling": "singel"}, r"unknown tiling policy 'singel'; did you mean 'single'"),
@@ -109,3 +117,45 @@ def test_a_path_that_is_no_dataset_is_refused(tokenizer: Any, tmp_path: Path) ->
 def test_a_split_that_is_not_there_is_refused(energon_dataset: Path, tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="cannot open split 'test'"):
         data_module(energon_dataset, tokenizer).test_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("settings", "most_positions"),
+    [
+        ({"batching": "dynamic", "tokens_per_microbatch": 2048, "sequence_length_round": 64}, 2048),
+        ({"batching": "buckets", "micro_batch_size": 4, "bucket_boundaries": [64, 128, 256]}, 2048),
+        ({"batching": "padding", "micro_batch_size": 4, "packing_buffer_size": None}, 2048),
+        ({"packed_sequence": False, "micro_batch_size": 2, "packing_buffer_size": None}, 1024),
+    ],
+)
+def test_padded_batches_hold_every_sample_once(
+    energon_dataset: Path, tokenizer: Any, settings: dict[str, Any], most_positions: int
+) -> None:
+    module = data_module(energon_dataset, tokenizer, repeat=False, **settings)
+    packed = data_module(energon_dataset, tokenizer, repeat=False)
+    batches = [batch.check() for batch in module.train_dataloader()]
+    assert {type(batch) for batch in batches} == {PaddedBatch}
+    assert max(batch.num_tokens for batch in batches) <= most_positions
+    keys = sorted(key for batch in batches for key in batch.sample_keys)
+    assert keys == sorted(key for batch in packed.train_dataloader() for key in batch.sample_keys)
+
+
+def test_padded_batches_resume(energon_dataset: Path, tokenizer: Any) -> None:
+    settings = {"batching": "dynamic", "tokens_per_microbatch": 2048, "sequence_length_round": 64}
+    module = data_module(energon_dataset, tokenizer, **settings)
+    seen = []
+    for batch in itertools.islice(module.train_dataloader(), 9):
+        seen.append(digest(batch))
+        if len(seen) == 4:
+            state = module.state_dict()
+    again = data_module(energon_dataset, tokenizer, num_workers=2, **settings)
+    again.load_state_dict(state)
+    assert [digest(batch) for batch in itertools.islice(again.train_dataloader(), 5)] == seen[4:]
+
+
+def test_no_pack_is_above_its_limits(energon_dataset: Path, tokenizer: Any) -> None:
+    limits = {"max_tiles_per_pack": 4, "max_images_per_pack": 4, "max_samples_per_pack": 6}
+    module = data_module(energon_dataset, tokenizer, repeat=False, **limits)
+    for batch in module.train_dataloader():
+        assert batch.pixels.shape[0] <= 4
+        assert len(batch.sample_keys) <= 6

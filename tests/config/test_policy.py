@@ -1,0 +1,111 @@
+"""NeMo-RL's keys: what `policy` says of batches reaches the data module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mmpack.batch import PackedBatch, PaddedBatch
+from mmpack.config import read_config
+from mmpack.errors import ConfigError
+
+
+@pytest.fixture
+def write(energon_dataset: Path, tokenizer: Any, tmp_path: Path) -> Any:
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+
+    def written(policy: dict[str, Any], **data: Any) -> Path:
+        values = {
+            "data": {
+                "path": str(energon_dataset),
+                "tokenizer": str(tmp_path / "tokenizer"),
+                "tile": {"tile_size_px": 28},
+                "num_image_embeddings_per_tile": 4,
+                "oversize": "drop",
+                "seq_length": 512,
+                "num_workers": 0,
+                **data,
+            },
+            "policy": policy,
+        }
+        path = tmp_path / "rl.yaml"
+        path.write_text(yaml.safe_dump(values), encoding="utf-8")
+        return path
+
+    return written
+
+
+PACKING = {
+    "sequence_packing": {
+        "enabled": True,
+        "train_mb_tokens": 1024,
+        "logprob_mb_tokens": 2048,
+        "algorithm": "modified_first_fit_decreasing",
+        "microbatch_order": "packer",
+        "sequence_length_round": 8,
+    },
+    "dynamic_batching": {"enabled": False},
+}
+DYNAMIC = {
+    "dynamic_batching": {
+        "enabled": True,
+        "train_mb_tokens": 2048,
+        "logprob_mb_tokens": 2048,
+        "sequence_length_round": 64,
+    },
+    "sequence_packing": {"enabled": False},
+    "train_global_batch_size": 32,
+}
+
+
+def test_sequence_packing(write: Any) -> None:
+    module: Any = read_config(write(PACKING)).data_module()
+    batch = next(iter(module.train_dataloader())).check()
+    assert isinstance(batch, PackedBatch)
+    assert batch.num_tokens <= 1024
+    assert all(length % 8 == 0 for length in batch.cu_seqlens_padded.diff().tolist())
+
+
+def test_dynamic_batching(write: Any) -> None:
+    module: Any = read_config(write(DYNAMIC)).data_module()
+    assert module.batching.packing_buffer_size == 32
+    batch = next(iter(module.train_dataloader())).check()
+    assert isinstance(batch, PaddedBatch)
+    assert batch.num_tokens <= 2048
+    assert batch.tokens.shape[1] % 64 == 0
+
+
+def test_neither_is_padding(write: Any) -> None:
+    policy = {"train_micro_batch_size": 4, "make_sequence_length_divisible_by": 16}
+    batch = next(iter(read_config(write(policy)).data_module().train_dataloader())).check()
+    assert isinstance(batch, PaddedBatch)
+    assert batch.tokens.shape[0] == 4
+    assert batch.tokens.shape[1] % 16 == 0
+
+
+def test_what_the_data_section_says_stays(write: Any) -> None:
+    module: Any = read_config(write(PACKING, packed_sequence_size=768)).data_module()
+    assert module.task_encoder.packed_sequence_size == 768
+
+
+@pytest.mark.parametrize(
+    ("policy", "data", "message"),
+    [
+        (
+            {"sequence_packing": {"enabled": True, "train_mb_tokens": 9}, "dynamic_batching": {"enabled": True}},
+            {},
+            "they exclude each other",
+        ),
+        ({"sequence_packing": {"enabled": True}}, {}, "policy.sequence_packing.train_mb_tokens"),
+        ({"sequence_packing": {"enabeld": True}}, {}, "did you mean 'enabled'"),
+        ({"sequence_packing": {"algorithm": "exact_fil"}}, {}, "did you mean 'exact_fill'"),
+        ({"dynamic_batching": {"microbatch_order": "x"}}, {}, "microbatch_order"),
+        (DYNAMIC, {"layout": {"fixed_total": 512}}, "pipeline parallelism"),
+    ],
+)
+def test_a_wrong_policy_is_named(write: Any, policy: Any, data: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(write(policy, **data))
