@@ -211,7 +211,7 @@ def merge(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def require_streams(streams: Mapping[str, Any], needed: Iterable[int]) -> None:
     """Raises StateError if a stream that this rank will read is not in the state."""
-    if missing := [stream for stream in needed if str(stream) not in streams]:
+    if missing := sorted(stream for stream in needed if str(stream) not in streams):
         raise StateError(
             f"the state holds no position for streams {missing}; merge the states of all ranks "
             "(mmpack.state.merge) before loading them with another number of ranks"

@@ -62,7 +62,7 @@ class PackLoader(Generic[B]):
             fitting = [n for n in range(1, self.num_streams + 1) if self.num_streams % n == 0]
             raise ConfigError(
                 f"world_size={world_size} does not divide num_streams={self.num_streams}; data-parallel sizes that "
-                f"work: {', '.join(map(str, fitting))}"
+                f"work: {', '.join(map(str, fitting))}. For any size use the global plan mode (mmpack.epoch)"
             )
         if not 0 <= num_workers <= self.num_streams // world_size:
             raise ConfigError(
