@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import traceback
 from collections.abc import Iterator, Sequence
@@ -117,8 +118,8 @@ class _Worker(Generic[B]):
             if not self.process.is_alive() and not self._conn.poll(0):
                 raise WorkerError(self._how_it_died())
         try:
-            message = self._conn.recv()
-        except (EOFError, ConnectionResetError):
+            message = _receive(self._conn)
+        except (EOFError, OSError):  # also where it died in the middle of a message
             self.process.join(5)
             raise WorkerError(self._how_it_died()) from None
         if isinstance(message, BaseException):
@@ -129,7 +130,7 @@ class _Worker(Generic[B]):
         batch = self._slots.read(message)
         if message.slot is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self._conn.send(message.slot)
+                _send(self._conn, message.slot)
         return cast(B, batch)
 
     def _how_it_died(self) -> str:
@@ -160,27 +161,51 @@ def _work(
     torch.set_num_threads(1)
     free = list(range(slots.num_slots))
     try:
-        with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):
-            streams = {stream: _open(factory, stream, state, epoch) for stream, state in share}
-            packs = {stream: iter(opened) for stream, opened in streams.items()}
-            while packs:
-                for stream in list(packs):
-                    batch = next(packs[stream], None)
-                    if batch is None:
-                        del packs[stream]
-                        conn.send(EndOfStream(stream, streams[stream].state()))
-                        continue
-                    while conn.poll(0) or not free:
-                        free.append(conn.recv())
-                    slot = free.pop()
-                    header = slots.write(batch, slot)
-                    if header.slot is None:
-                        free.append(slot)
-                    conn.send(header)
-            while True:  # stay until the trainer closes: it may still be reading the last slots
-                conn.recv()
-    except MmpackError as error:
-        conn.send(error)
+        streams = {stream: _open(factory, stream, state, epoch) for stream, state in share}
+        packs = {stream: iter(opened) for stream, opened in streams.items()}
+        while packs:
+            for stream in list(packs):
+                batch = next(packs[stream], None)
+                if batch is None:
+                    del packs[stream]
+                    _tell(conn, EndOfStream(stream, streams[stream].state()))
+                    continue
+                while conn.poll(0) or not free:
+                    free.append(_hear(conn))
+                slot = free.pop()
+                header = slots.write(batch, slot)
+                if header.slot is None:
+                    free.append(slot)
+                _tell(conn, header)
+        while True:  # stay until the trainer closes: it may still be reading the last slots
+            _hear(conn)
     except Exception as error:
-        text = "".join(traceback.format_exception(error))
-        conn.send(WorkerError(f"{multiprocessing.current_process().name} failed:\n{text}"))
+        if not isinstance(error, MmpackError):
+            text = "".join(traceback.format_exception(error))
+            error = WorkerError(f"{multiprocessing.current_process().name} failed:\n{text}")
+        _tell(conn, error)
+
+
+def _tell(conn: Connection, message: Any) -> None:
+    """Sends to the trainer; ends this process if that is gone."""
+    try:
+        _send(conn, message)
+    except (BrokenPipeError, ConnectionResetError):
+        raise SystemExit(0) from None
+
+
+def _hear(conn: Connection) -> Any:
+    """Receives from the trainer; ends this process if that is gone."""
+    try:
+        return _receive(conn)
+    except (EOFError, ConnectionResetError):
+        raise SystemExit(0) from None
+
+
+def _send(conn: Connection, message: Any) -> None:
+    # Not `conn.send`: torch makes that lend tensors through a thread of the sender, which may be gone by then.
+    conn.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def _receive(conn: Connection) -> Any:
+    return pickle.loads(conn.recv_bytes())
