@@ -15,7 +15,7 @@ from mmpack.batch import PackedBatch
 from mmpack.config.document import Document, read_document
 from mmpack.config.errors import at, explain
 from mmpack.config.policy import PolicySection
-from mmpack.config.sections import ModelSection, Section, Sections, module_class, sections_for
+from mmpack.config.sections import FINETUNE, Section, Sections, module_class, sections_for
 from mmpack.convert import ConvertConfig
 from mmpack.errors import ConfigError, nearest
 from mmpack.loader import PackLoader
@@ -55,7 +55,7 @@ class Config:
         return self.sections.data
 
     @property
-    def model(self) -> ModelSection:
+    def model(self) -> Any:
         """The model. Raises ConfigError if the file has none; so do `train` and `convert`."""
         return self._section("model", self.sections.model)
 
@@ -111,6 +111,11 @@ class Config:
         """The model with fresh weights."""
         import torch
 
+        if self.data.module == FINETUNE:
+            from mmpack.model.causal import CausalSpec
+
+            with at(self.document, "model"):
+                return CausalSpec(**_values(self.model)).build(self.tokenizer)
         spec, section = self.model_spec, self.model
         with at(self.document, "model"):
             return spec.build(
@@ -169,7 +174,9 @@ class Config:
     def data_module(self, *, rank: int | None = None, world_size: int | None = None) -> PackDataModule[Any]:
         """The data module, for one data-parallel rank; None asks torch.distributed."""
         section = self.data
-        own = {name: getattr(section, name) for name in type(section).model_fields}
+        own = _values(section)
+        if section.module == FINETUNE:
+            return self._text_module(own, rank, world_size)
         if section.module == "energon":
             own = {name: value for name, value in own.items() if name not in (*_ENCODER_KEYS, *_PIECE_KEYS)}
             own["task_encoder"] = self.task_encoder()
@@ -185,6 +192,21 @@ class Config:
             if tiling is not None and self.sections.model is not None:
                 self.model_spec.check_tiling(tiling)
         return module
+
+    def _text_module(self, own: dict[str, Any], rank: int | None, world_size: int | None) -> PackDataModule[Any]:
+        from mmpack.datamodules.finetune import FineTuningDataModule
+        from mmpack.datamodules.finetune_config import FinetuneConfig
+
+        tokenizer, prefetch = own.pop("tokenizer"), own.pop("prefetch")
+        del own["module"]
+        with at(self.document, "data"):
+            return FineTuningDataModule.of(
+                FinetuneConfig(**own),
+                Path(tokenizer) if Path(tokenizer).is_dir() else self.tokenizer,
+                data_parallel_rank=rank,
+                data_parallel_size=world_size,
+                prefetch=prefetch,
+            )
 
     def with_settings(self, *settings: str) -> Config:
         """With more ``a.b=c`` applied."""
@@ -298,6 +320,11 @@ def load(
     loaders = {"train": module.train_dataloader, "val": module.val_dataloader, "test": module.test_dataloader}
     loader: PackLoader[PackedBatch] = loaders[split]()
     return loader
+
+
+def _values(section: Section) -> dict[str, Any]:
+    """The settings of a section by name."""
+    return {name: getattr(section, name) for name in type(section).model_fields}
 
 
 def _plain(value: Any) -> Any:

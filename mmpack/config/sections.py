@@ -97,6 +97,7 @@ def _fields_of(cls: type, **changed: Any) -> dict[str, Any]:
     return found | changed
 
 
+FINETUNE = "finetune"  # text; its settings are `mmpack.datamodules.finetune_config.FinetuneConfig`
 MODULES = {
     "energon": "mmpack.datamodules:EnergonMultiModalDataModule",
     "mock": "mmpack.datamodules:NevaMockDataModule",
@@ -114,8 +115,13 @@ def data_section(module: str) -> type[Section]:
     """
     if module == "energon":
         return DataSection
+    if module == FINETUNE:
+        from mmpack.datamodules.finetune_config import FinetuneConfig
+
+        own: dict[str, Any] = {"module": (Literal["finetune"], FINETUNE), "tokenizer": (str, ...), "prefetch": (int, 2)}
+        return create_model("finetune_data", __base__=Section, **own, **_fields_of(FinetuneConfig))
     if module not in MODULES:
-        raise ConfigError(f"module={module!r}; {nearest(module, MODULES)}")
+        raise ConfigError(f"module={module!r}; {nearest(module, [*MODULES, FINETUNE])}")
     cls = module_class(module)
     hints = get_type_hints(cls.__init__)
     found: dict[str, Any] = {"module": (Literal[module], module), "tile": (TileSpec | None, None)}
@@ -160,11 +166,19 @@ def model_section(family: str) -> type[ModelSection]:
     return create_model(f"{family}_model", __base__=ModelSection, **sizes)
 
 
+@cache
+def causal_section() -> type[Section]:
+    """The model of a text module: the fields of a `CausalSpec`."""
+    from mmpack.model.causal import CausalSpec
+
+    return create_model("causal_model", __base__=Section, **_fields_of(CausalSpec))
+
+
 class Sections(Section):
     """A whole file."""
 
     data: Section
-    model: ModelSection | None = None
+    model: Section | None = None
     train: TrainConfig | None = None
     convert: ConvertConfig | None = None
     policy: PolicySection | None = None
@@ -177,7 +191,8 @@ def sections_for(values: Mapping[str, Any]) -> type[Sections]:
         ConfigError: an unknown module or family.
     """
     module, family = _named(values, "data", "module", "energon"), _named(values, "model", "family", "llava")
-    chosen: dict[str, Any] = {"data": (data_section(module), ...), "model": (model_section(family) | None, None)}
+    model = causal_section() if module == FINETUNE else model_section(family)
+    chosen: dict[str, Any] = {"data": (data_section(module), ...), "model": (model | None, None)}
     return create_model("Sections", __base__=Sections, **chosen)
 
 

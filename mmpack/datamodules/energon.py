@@ -132,7 +132,7 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         """Opens the logical streams of a split: shuffled if `training`, else every sample once in order."""
         task_encoder = self.task_encoder if training else self.validation_task_encoder
         source = SourceConfig(
-            path=self._paths[split],
+            path=self._paths.get(split, self.path),
             split=split,
             training=training,
             repeat=self.repeat and training,
