@@ -10,6 +10,7 @@ from mmpack.model.families.qwen2_vl import Qwen2VLSpec
 from mmpack.model.packed import PackedModel, PackedOutput, per_sample_loss
 from mmpack.model.pictures import PictureRules, check_embeddings_per_tile, embeddings_per_tile
 from mmpack.model.proof import Comparison, assert_loss_neutral, compare, unpack
+from mmpack.model.sequence_loss import Sequence, sequence_losses
 from mmpack.model.spec import ModelSpec
 from mmpack.model.varlen import register_attention
 
@@ -25,6 +26,7 @@ __all__ = [
     "PictureRules",
     "Qwen2VLSpec",
     "Qwen25VLSpec",
+    "Sequence",
     "assert_loss_neutral",
     "check_embeddings_per_tile",
     "compare",
@@ -32,5 +34,6 @@ __all__ = [
     "make_model_spec",
     "per_sample_loss",
     "register_attention",
+    "sequence_losses",
     "unpack",
 ]
