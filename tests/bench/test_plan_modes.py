@@ -1,0 +1,37 @@
+"""Streaming windows beside the global plan: the whole epoch is compared, and the plan keeps what the docs say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmpack.bench import plan_modes
+from mmpack.bench.plan_modes import PlanModesConfig, run
+from mmpack.errors import ConfigError
+
+
+def test_the_plan_is_fuller_and_better_balanced(energon_dataset: Path) -> None:
+    config = PlanModesConfig(
+        distributions=("caption_8k", "text_2k"), num_samples=6000, ranks=4, windows=(200,), align_windows=(1, 16),
+        dataset=str(energon_dataset),
+    )  # fmt: skip
+    records = run(config)
+    assert [record.subject for record in records[:3]] == ["window=200 align=1", "window=200 align=16", "global plan"]
+    for window, aligned, plan in (records[:3], records[3:6]):
+        assert plan.metrics["fill_percent"] > aligned.metrics["fill_percent"] > 90
+        assert plan.metrics["max_over_mean_cost"] < aligned.metrics["max_over_mean_cost"]
+        assert aligned.metrics["max_over_mean_cost"] < window.metrics["max_over_mean_cost"]
+        assert plan.metrics["fillers"] < 4
+    assert {record.case for record in records[6:]} == {"reading"}
+    assert all(record.metrics["samples_per_s"] > 0 for record in records[6:])
+
+
+def test_the_command_prints_records(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan_modes.main(["--mix", "text_2k", "--samples", "500", "--ranks", "2", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["case"] for line in lines} == {"text_2k/ranks=2"}
+    assert [line["subject"] for line in lines][-1] == "global plan"
+    with pytest.raises(ConfigError, match="ranks=0"):
+        plan_modes.main(["--ranks", "0"])
