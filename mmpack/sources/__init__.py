@@ -74,6 +74,6 @@ def _parse_detected(record: object) -> ParsedRecord:
     if found is None:
         if not isinstance(record, dict):
             raise SampleError(Reason.NOT_A_RECORD, "a record is an object")
-        fields = ", ".join(sorted(map(str, record))[:8]) or "none"
+        fields = ", ".join(name[:40] for name in sorted(map(str, record))[:8]) or "none"
         raise SampleError(Reason.MISSING_FIELD, f"no format has these fields: {fields}; name the format")
     return SOURCES.get(found)(record)
