@@ -16,6 +16,19 @@ from mmpack.sources import AUTO, parser_for
 REPORT_NAME = "convert-report.json"
 ON_ERROR = ("skip", "raise")
 MAX_SHOWN = 100_000  # samples that a report as one object names; its file names all of them
+SOURCE_KINDS: Mapping[str, tuple[str, ...]] = {  # what may stand in place of a format, and the kinds that it means
+    "parquet": ("parquet",),
+    "tar": ("tar",),
+    "webdataset": ("tar",),
+    "json": ("json",),
+    "jsonl": ("json",),
+    "csv": ("table",),
+    "tsv": ("table",),
+    "hf": ("saved",),
+    "datasets": ("saved",),
+    "captions": ("captioned", "table", "json", "tar", "parquet"),
+    "folder": ("captioned", "table", "json"),
+}
 Progress = Callable[[int, int], None]  # records done, records in all
 
 
@@ -27,7 +40,8 @@ class ConvertConfig:
         src: a file, a folder, or a pattern of files; what it is, its content says (`mmpack.readers`).
         dst: folder of the new dataset.
         image_root: folder that the records' picture paths are relative to; None for the folder of `src`.
-        format: a name of `mmpack.sources.SOURCES`, or ``auto``: each record by its fields.
+        format: a name of `mmpack.sources.SOURCES`, or ``auto``: each record by its fields. The name of a kind of source
+            (`SOURCE_KINDS`) means ``auto`` too, and that `src` must be of that kind.
         split: share of each split, in the order of the dataset; a split that is asked for never stays empty.
         workers: processes; 0 and 1 convert in this one.
         on_error: ``"skip"`` counts a bad sample and goes on, ``"raise"`` stops at it. All records are checked before
@@ -53,7 +67,8 @@ class ConvertConfig:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        parser_for(self.format)
+        if self.format not in SOURCE_KINDS:
+            parser_for(self.format)
         for name in ("src", "dst", "image_root"):
             if isinstance(path := getattr(self, name), str):
                 object.__setattr__(self, name, Path(path))
@@ -73,6 +88,11 @@ class ConvertConfig:
             raise ConfigError(f"split={dict(self.split)}; every share must be above 0")
         if not math.isclose(total := math.fsum(self.split.values()), 1.0, abs_tol=1e-6):
             raise ConfigError(f"split={dict(self.split)}; the shares make {total:g}, they must make 1")
+
+    @property
+    def record_format(self) -> str:
+        """The format of records, whatever they are stored in."""
+        return AUTO if self.format in SOURCE_KINDS else self.format
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

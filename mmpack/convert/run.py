@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmpack.convert.books import Books
-from mmpack.convert.config import REPORT_NAME, ConvertConfig, ConvertReport, Progress, SampleReports
+from mmpack.convert.config import REPORT_NAME, SOURCE_KINDS, ConvertConfig, ConvertReport, Progress, SampleReports
 from mmpack.convert.folder import partial_folder, take_place
 from mmpack.convert.plan import plan_shards
 from mmpack.convert.shards import ShardJob, name_of, run_shards
@@ -34,6 +34,9 @@ def convert(config: ConvertConfig, progress: Progress = lambda done, total: None
     if config.dst.exists() and not config.overwrite and (not config.dst.is_dir() or any(config.dst.iterdir())):
         raise ConfigError(f"{config.dst} already exists; choose another destination, or overwrite it (--overwrite)")
     source = find_source(config.src)
+    if source.kind not in SOURCE_KINDS.get(config.format, (source.kind,)):
+        kinds = " or ".join(SOURCE_KINDS[config.format])
+        raise ConfigError(f"format={config.format!r} means {kinds}, but {config.src} is {source.kind}; try 'auto'")
     image_root = config.image_root if config.image_root is not None else source.image_root
     if config.overwrite:
         _check_replaceable(config.dst, (config.src, *source.files), image_root)
@@ -74,7 +77,7 @@ def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> str:
 
     That is the one that was asked for, or with ``auto`` the one that all good records have.
     """
-    parse = parser_for(config.format)
+    parse = parser_for(config.record_format)
     formats: set[str | None] = set()
     for sample in reader.scan():
         record = sample.record
@@ -86,7 +89,7 @@ def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> str:
                 raise error.with_key(name_of(record)) from None
             books.fault(position, error.reason, f"{record.place}: {error.detail}")
         else:
-            if config.format == AUTO:
+            if config.record_format == AUTO:
                 formats.add(detect(data))
     books.close()
     if not len(books):
@@ -95,7 +98,7 @@ def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> str:
         raise ConfigError(f"{config.src}: none of {len(books)} samples can be used ({_counts(books)})")
     _keep_budget(config, books)
     found = formats.pop() if len(formats) == 1 else None
-    return config.format if found is None else found
+    return config.record_format if found is None else found
 
 
 def _counts(books: Books) -> str:
@@ -133,7 +136,7 @@ class _Run:
             reader=reader,
             books=books,
             image_root=image_root,
-            format=config.format,
+            format=config.record_format,
             on_error=config.on_error,
             max_bytes=config.max_bytes_per_shard,
         )

@@ -62,7 +62,7 @@ class Reader(Protocol):
         ...
 
     def fetch(self, places: Sequence[Place]) -> Iterator[FoundSample]:
-        """The records at `places`, which ascend, with their pictures.
+        """The records at `places`, which ascend, with their pictures; these can be read until the next is asked for.
 
         A record that cannot be read any more comes with its error.
         """

@@ -20,6 +20,7 @@ _KINDS = {
     b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"5": "folder", b"6": "pipe",
     b"S": "sparse file",
 }  # fmt: skip
+_WITH_CONTENT = ("file", "sparse file", "unknown kind")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +103,7 @@ def looks_like_tar(block: bytes) -> bool:
 
 def _fits(member: Member, end: int) -> bool:
     # The padding of the last member may be missing; its content may not.
-    return member.kind not in ("file", "sparse file") or member.content + member.size <= end
+    return member.kind not in _WITH_CONTENT or member.content + member.size <= end
 
 
 def _read(file: IO[bytes], at: int, size: int) -> bytes | None:
@@ -147,8 +148,13 @@ def _member(file: IO[bytes], start: int, block: bytes, end: int) -> Member | str
     plain = _name(block)
     name = plain if name is None else name
     kind_name = "sparse file" if sparse else _KINDS.get(kind, "unknown kind")
-    if kind_name == "file" and name.endswith("/"):
+    if kind == b"\0" and name.endswith("/"):
         kind_name = "folder"
+    more: bytes | None = block if kind == b"S" and block[482] else None
+    while more is not None:  # GNU's sparse maps go on in further blocks
+        more = _read(file, at, BLOCK_BYTES)
+        at += BLOCK_BYTES
+        more = more if more is not None and more[504] else None
     return Member(
         name=name, kind=kind_name, start=start, content=at, size=header_size if size is None else max(size, 0)
     )

@@ -347,3 +347,13 @@ def test_pictures_in_an_archive_named_by_their_path(tmp_path: Path) -> None:
     record = {"image": "coco/train/k.jpg", "conversations": turns()}
     (tmp_path / "a.tar").write_bytes(tar_of(("k.jpg", jpeg()), ("k.json", record)))
     assert run(tmp_path / "a.tar", tmp_path / "out").kept == 1
+
+
+def test_a_kind_of_source_in_place_of_a_format(tmp_path: Path) -> None:
+    write_pictures(tmp_path)
+    source = write_json(tmp_path / "a.jsonl", records())
+    assert run(source, tmp_path / "out", format="jsonl").kept == 5
+    with pytest.raises(ConfigError, match=r"format='parquet' means parquet, but .*a\.jsonl is json"):
+        run(source, tmp_path / "out2", format="parquet")
+    with pytest.raises(ConfigError, match="unknown record format 'parket'"):
+        run(source, tmp_path / "out2", format="parket")

@@ -203,12 +203,12 @@ def test_any_archive_gives_samples_faults_or_one_clear_error(data: st.DataObject
     except ConfigError:
         return
     whole = [sample for sample in found if sample.record.error is None]
-    again = list(reader.fetch([sample.place for sample in whole]))
-    assert [sample.record for sample in again] == [sample.record for sample in whole]
-    for sample in again:
+    places = [sample.place for sample in whole]
+    for sample, again in zip(whole, reader.fetch(places), strict=True):
+        assert again.record == sample.record
         try:
-            _, parsed = settle(sample, parser_for("auto"))
+            _, parsed = settle(again, parser_for("auto"))
             for name in parsed.image_names:
-                assert sample.read_picture(name) is not None
+                assert again.read_picture(name) is not None
         except MmpackError:
             continue
