@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
+import yaml
+
 from mmpack.batch import B, B_co
 from mmpack.collate import Collator, PaddedCollator
 from mmpack.encode import SampleEncoder
@@ -192,12 +194,36 @@ def collator_settings(collator: Collator | PaddedCollator) -> dict[str, Any]:
 
 
 def dataset_id(path: Path | str) -> str:
-    """What tells one dataset from another: energon's index id, its shards and splits, or a metadataset's YAML."""
+    """What tells one dataset from another: energon's index id, its shards and splits.
+
+    Of a metadataset its YAML, and the same of every dataset that is named in it.
+    """
     local = Path(path)
     names = ("index.uuid", ".info.json", "split.yaml", "dataset.yaml")
     files = [local] if local.is_file() else [local / META_FOLDER / name for name in names]
     content = [file.read_bytes() for file in files if file.is_file()]
+    if local.is_file():
+        content += [dataset_id(inner).encode() for inner in _named_in(local) if inner.exists()]
     return digest(b"\0".join(content)) if content else str(path)
+
+
+def _named_in(metadataset: Path) -> list[Path]:
+    """Every local path under the key ``path`` in a metadataset's YAML, in the order of the file."""
+    try:
+        pending: list[Any] = [yaml.safe_load(metadataset.read_text(encoding="utf-8"))]
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return []
+    found: list[Path] = []
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            named = part.get("path")
+            if isinstance(named, str) and "://" not in named and metadataset.parent / named != metadataset:
+                found.append(metadataset.parent / named)
+            pending += reversed(list(part.values()))
+        elif isinstance(part, list):
+            pending += reversed(part)
+    return found
 
 
 def digest(data: bytes) -> str:

@@ -4,6 +4,7 @@
 hands their packs out on any number of ranks and workers. Where a run stands is (seed, epoch, packs handed out).
 """
 
+from mmpack.epoch.build import plan_energon
 from mmpack.epoch.lengths import LengthIndex, build_length_index, load_length_index
 from mmpack.epoch.loader import GlobalPlanLoader
 from mmpack.epoch.packs import GlobalPlan
@@ -17,5 +18,6 @@ __all__ = [
     "PlanConfig",
     "build_length_index",
     "load_length_index",
+    "plan_energon",
     "plan_epoch",
 ]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from mmpack.datamodules.factory import collator_settings, encoder_settings
-from mmpack.energon.direct import open_direct
 from mmpack.energon.reader import SourceConfig
-from mmpack.epoch import GlobalPlan, GlobalPlanLoader, PlanConfig, build_length_index
+from mmpack.epoch import GlobalPlan, GlobalPlanLoader, PlanConfig, plan_energon
 from tests.conftest import data_module
 
 CAPACITY = 512
@@ -24,21 +23,17 @@ def make_plan(path: Path, tokenizer: Any, cache: Path, *, num_workers: int = 0, 
     module = data_module(path, tokenizer, **options)
     encoder = module.task_encoder.build_encoder(options.get("seq_length", 512))
     collator = module.task_encoder.build_collator()
-    parts = open_direct(SourceConfig(path=path, training=False, repeat=False))
-    datasets = [part.dataset for part in parts]
-    settings = encoder_settings(encoder) | {"tiling": repr(collator.tiling)}
-    index = build_length_index(datasets, encoder, cache=cache, settings=settings, num_workers=num_workers)
-    described = {"data": [dataset.describe() for dataset in datasets], "plan.config": repr(plan_config)}
-    return GlobalPlan(
-        datasets=datasets,
-        per_epoch=[part.per_epoch for part in parts],
-        index=index,
-        config=plan_config,
-        encoder=encoder,
-        collator=collator,
-        settings=described | settings | collator_settings(collator),
+    return plan_energon(
+        SourceConfig(path=path),
+        plan_config,
+        encoder,
+        collator,
+        lengths_settings=encoder_settings(encoder) | {"tiling": repr(collator.tiling)},
+        settings=collator_settings(collator),
         versions={"mmpack": "0"},
         max_batch_bytes=1 << 20,
+        cache=cache,
+        num_workers=num_workers,
     )
 
 

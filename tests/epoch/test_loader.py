@@ -152,7 +152,9 @@ def test_other_settings_and_another_mode_are_named(
 
     state = loaders(1)[0].state_dict()
     other = make_plan(energon_dataset, tokenizer, tmp_path, seed=3, seq_length=300)
-    with pytest.raises(StateError, match=r"limit\.seq_length: saved 512, now 300 \(shape\).*plan\.config.*\(order\)"):
+    with pytest.raises(
+        StateError, match=r"limit\.seq_length: saved 512, now 300 \(shape\); plan\.seed: saved 0, now 3 \(order\)"
+    ):
         GlobalPlanLoader(other).load_state_dict(state)
     module = data_module(energon_dataset, tokenizer)
     with pytest.raises(StateError, match="made by the global plan mode, this run uses logical streams"):
@@ -245,3 +247,31 @@ def test_samples_that_no_pack_can_hold_are_counted(energon_dataset: Path, tokeni
     assert loader.drops.counts() == {Reason.OVERSIZE: num_large}
     next(iter(loader))
     assert loader.drops.counts() == {Reason.OVERSIZE: 2 * num_large}  # the second epoch leaves them out again
+
+
+def test_a_blend_is_planned_by_its_weights(tokenizer: Any, tmp_path: Path) -> None:
+    import json
+    from collections import Counter
+
+    import yaml
+
+    from mmpack.convert import ConvertConfig, convert
+    from mmpack.epoch.build import default_cache
+
+    for name, count in (("one", 60), ("two", 20)):
+        lines = [json.dumps({"prompt": f"{name} {i}?", "response": "word " * (1 + i % 9)}) for i in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        convert(ConvertConfig(src=tmp_path / f"{name}.jsonl", dst=tmp_path / name, format="auto"))
+    entries = [{"path": "one", "weight": 1}, {"path": "two", "weight": 1}]
+    content = {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": {"train": {"blend": entries}}}
+    (tmp_path / "blend.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    plan = make_plan(tmp_path / "blend.yaml", tokenizer, default_cache(tmp_path / "blend.yaml"))
+    assert plan.index.folder.parent == tmp_path / ".mmpack-lengths"
+    assert list(plan.per_epoch) == [40, 40]
+    job = [GlobalPlanLoader(plan, rank=rank, world_size=2) for rank in (0, 1)]
+    seen = Counter()
+    for _ in range(3):
+        batches = in_step(job)
+        assert Counter(source for batch in batches for source in batch.sources) == {"one": 40, "two": 40}
+        seen.update((source, key) for b in batches for source, key in zip(b.sources, b.sample_keys, strict=True))
+    assert set(seen.values()) == {2, 6}  # 120 draws of 60 samples, 120 of 20

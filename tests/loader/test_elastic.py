@@ -147,6 +147,23 @@ def test_metadatasets_over_several_epochs(metadatasets: dict[str, Path], tokeniz
     assert got == expected
 
 
+def test_a_state_of_another_dataset_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {i} word"}}\n' for i in range(40)))
+        convert(ConvertConfig(src=tmp_path / f"{name}.jsonl", dst=tmp_path / name, format="auto"))
+    content = {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": {"train": {"path": "one"}}}
+    (tmp_path / "meta.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    saved = {name: start_job(tmp_path / name, tokenizer, num_streams=2).save() for name in ("one", "meta.yaml")}
+    with pytest.raises(StateError, match=r"data\.index: saved '\w+', now '\w+' \(data\)"):
+        start_job(tmp_path / "two", tokenizer, num_streams=2).load(saved["one"])
+    start_job(tmp_path / "meta.yaml", tokenizer, num_streams=2).load(saved["meta.yaml"])
+    # The same YAML, but what it names is another dataset now.
+    (tmp_path / "one").rename(tmp_path / "before")
+    (tmp_path / "two").rename(tmp_path / "one")
+    with pytest.raises(StateError, match=r"data\.index: saved"):
+        start_job(tmp_path / "meta.yaml", tokenizer, num_streams=2).load(saved["meta.yaml"])
+
+
 def validate(modules: list[Any], num_passes: int) -> list[list[list[Any]]]:
     """rank -> pass -> batches, every rank in a thread of its own."""
     meeting = Meeting(len(modules))
