@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow fuzz check format clean
 
 demo: $(READY)  ## convert -> plan -> train -> report on the bundled real data
 	$(BIN)/mmpack demo
@@ -18,6 +18,10 @@ test: $(READY)  ## the test suite
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -n 2 -m slow
+
+fuzz: export HYPOTHESIS_PROFILE := long
+fuzz: $(READY)  ## property tests of parsers, pictures and archives, a hundred times as many examples: an hour or more
+	$(BIN)/python -m pytest -n 2 --timeout=36000 tests/sources tests/readers tests/convert tests/images tests/energon -k "fuzz or random or damaged"
 
 check: $(READY)  ## style, types, and which layer may import which
 	$(BIN)/ruff check .
