@@ -8,8 +8,8 @@ samples some bytes of a picture or of the record are overwritten. Every so many 
 and the trainer goes on from its state. Once in ten seconds one line of JSON is written: unique memory of the trainer
 and of its workers, open files, processes, names in shared memory, packs and samples left out so far.
 
-At the end it prints the slope of memory, which leaves out what lies a minute and less behind a start, and exits with 1
-if that is above 1 MB a minute, or if files, processes or shared memory have grown.
+At the end it prints the slope of memory, which leaves out what lies two minutes and less behind a start, and exits
+with 1 if that is above 1 MB a minute, or if files, processes or shared memory have grown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 
 SAMPLE_S = 10.0
-WARM_UP_S = 60.0
+WARM_UP_S = 120.0
 MOST_MB_PER_MINUTE = 1.0
 
 
