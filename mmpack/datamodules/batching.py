@@ -73,7 +73,8 @@ class Batching:
         if kind == "padding" and size is not None:
             raise ConfigError(
                 f"packing_buffer_size={size} with packed_sequence={task_encoder.packed_sequence} and "
-                f"batching={kind!r}: nothing is chosen from a buffer then; leave it out, or set packed_sequence=True to pack"
+                f"batching={kind!r}: nothing is chosen from a buffer then; leave it out, or set "
+                "packed_sequence=True"
             )
         if kind == "packing":
             self._check_packing(task_encoder)
