@@ -35,7 +35,8 @@ class ParquetReader:
     """Rows of parquet files.
 
     Any row can be read again by reading its row group up to it. Files whose row groups are large are copied to
-    `spool` with small ones first, so that no row is read more than a few times.
+    `spool` with small ones first, so that no row is read more than a few times. Memory is that of a few pages and
+    dictionaries of the file, whatever its size.
 
     Raises:
         ConfigError: pyarrow is not installed, or a file is no parquet file or holds none of a record's columns.
@@ -143,7 +144,9 @@ class ParquetReader:
     def _cut(self, path: Path, out: Path) -> Path:
         """Copies a file into one of small row groups."""
         out.parent.mkdir(parents=True, exist_ok=True)
-        with self._open(path) as file, self._parquet.ParquetWriter(out, file.schema_arrow, compression="snappy") as to:
+        # Small pages too: a page, and a dictionary, is read as a whole.
+        options = {"compression": "snappy", "use_dictionary": False, "write_batch_size": 8}
+        with self._open(path) as file, self._parquet.ParquetWriter(out, file.schema_arrow, **options) as to:
             for group in self._groups(path):
                 rows = max(1, group.batch_rows * (_SMALL_GROUP_BYTES // _BATCH_BYTES))
                 pending: list[Any] = []

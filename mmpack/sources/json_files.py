@@ -3,8 +3,8 @@
 Rules of both kinds of file:
 
 * What a file is decides its content, not its name: a list if it begins with ``[``, else one record a line.
-* It is UTF-8; a byte order mark at the front is skipped. Another encoding, or a file that is compressed although its
-  name does not say so, is a fault of the file.
+* It is UTF-8; a byte order mark at the front, or at the front of a line, is skipped. Another encoding, or a file that
+  is compressed although its name does not say so, is a fault of the file.
 * A fault of the whole file is a ConfigError that names file, line and column. A list is one document, so whatever is
   wrong with its JSON is such a fault: a cut, a comma too many, a missing one.
 * Lines end at line feeds only; U+2028, U+0085 and the like may stand raw inside a string. Blank lines do not count.
@@ -132,23 +132,20 @@ def _refuse_other_encodings(name: str, head: bytes) -> None:
 def _scan_lines(file: IO[bytes]) -> Iterator[FoundRecord]:
     start = 0
     for number in itertools.count(1):
-        line = file.readline(MAX_RECORD_BYTES)
+        line = file.readline(MAX_RECORD_BYTES + 1)
         if not line:
             return
         size = len(line)
-        too_long = False
-        while size % MAX_RECORD_BYTES == 0 and not line.endswith(b"\n"):  # the rest of a line that is too long
-            line = file.readline(MAX_RECORD_BYTES)
-            size += len(line)
-            too_long = bool(line) or too_long
-            if not line:
-                break
-        if too_long:
+        if size > MAX_RECORD_BYTES and not line.endswith(b"\n"):
+            while rest := file.readline(MAX_RECORD_BYTES):
+                size += len(rest)
+                if rest.endswith(b"\n"):
+                    break
             error = SampleError(Reason.BROKEN_JSON, f"a line of {size} bytes; at most {MAX_RECORD_BYTES} are read")
             record = Record(place=f"line {number}", data=None, error=error)
             yield FoundRecord(record=record, start=start, size=size, number=number)
-        elif content := (line.removeprefix(BOM) if number == 1 else line).strip(_BLANKS):
-            skipped = len(BOM) if number == 1 and line.startswith(BOM) else 0
+        elif content := line.removeprefix(BOM).strip(_BLANKS):
+            skipped = len(BOM) if line.startswith(BOM) else 0
             record = record_in(content, f"line {number}")
             yield FoundRecord(record=record, start=start + skipped, size=size - skipped, number=number)
         start += size

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mmpack.errors import ConfigError
-from mmpack.sources.json_files import read_records
+from mmpack.sources import json_files
+from mmpack.sources.json_files import read_records, scan_records
 
 GOOD = json.dumps({"id": 1}).encode()
 
@@ -25,6 +26,25 @@ def test_lists_and_lines_by_content(tmp_path: Path) -> None:
         ("line 2", {"id": 1}, None),
         ("line 4", {"id": 1}, None),
     ]
+
+
+def test_files_put_together_keep_their_byte_order_marks_apart(tmp_path: Path) -> None:
+    one = b"\xef\xbb\xbf" + GOOD + b"\n"
+    assert read(tmp_path, one + one) == [("line 1", {"id": 1}, None), ("line 2", {"id": 1}, None)]
+    for found in scan_records(tmp_path / "records"):
+        assert (tmp_path / "records").read_bytes()[found.start : found.start + found.size].strip() == GOOD
+
+
+def test_a_line_that_is_too_long_is_one_bad_record_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_files, "MAX_RECORD_BYTES", 50)
+    for length in range(40, 160):
+        long = b'"' + b"a" * length + b'"'
+        got = read(tmp_path, GOOD + b"\n" + long + b"\n" + GOOD)
+        expected = None if len(long) <= 50 else "broken_json"
+        assert [reason for _, _, reason in got] == [None, expected, None]
+        assert [place for place, _, _ in got] == ["line 1", "line 2", "line 3"]
 
 
 @pytest.mark.parametrize("broken", [b'{"id": ', b'{"id": "\xe9"}', b'{"a":' * 100_000])
