@@ -18,7 +18,7 @@ from mmpack.sources.llava import parse_llava
 from mmpack.templates import Control, Span, Template, Text
 from mmpack.tiling import make_tiling
 from tests.conftest import tile_spec
-from tests.test_encode import picture
+from tests.encode.test_encoder import picture
 
 DEMO = Path(mmpack.__file__).parent / "demo_data"
 CONTROLS = ["<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"]

@@ -8,9 +8,9 @@ import pytest
 
 from mmpack.sample import IMAGE_TOKEN_INDEX, Conversation, Role
 from mmpack.templates import TEMPLATES, make_template
+from tests.encode.test_encoder import picture
 from tests.templates.conftest import conversation_of, decode_trained, encoder, real_records, turns
 from tests.templates.test_forms import BY_NAME, TALK, stop_of
-from tests.test_encode import picture
 
 RECORDS = real_records()
 # Those whose control tokens the bundled vocabulary has.
