@@ -51,8 +51,8 @@ ANSWERS = [f"Answer {i}.</s>" for i in range(4)]
     [
         (FOUR_LINES, "in.jsonl"),
         (b"\xef\xbb\xbf" + FOUR_LINES, "in.jsonl"),
-        (gzip.compress(FOUR_LINES), "in.jsonl.gz"),
-        (gzip.compress(b"\xef\xbb\xbf" + FOUR_LINES.replace(b"\n", b"\r\n\n")), "in.jsonl.gz"),
+        (gzip.compress(FOUR_LINES, mtime=0), "in.jsonl.gz"),
+        (gzip.compress(b"\xef\xbb\xbf" + FOUR_LINES.replace(b"\n", b"\r\n\n"), mtime=0), "in.jsonl.gz"),
         (json.dumps(FOUR, indent=1).encode(), "in.json"),
         (FOUR_LINES.rstrip(b"\n"), "in.jsonl"),
     ],
@@ -74,8 +74,8 @@ def test_a_cut_last_line_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        (gzip.compress(FOUR_LINES), "in.jsonl", "gzip"),
-        (gzip.compress(FOUR_LINES * 900)[:-30], "in.jsonl.gz", "not a whole gzip file"),
+        (gzip.compress(FOUR_LINES, mtime=0), "in.jsonl", "gzip"),
+        (gzip.compress(FOUR_LINES * 900, mtime=0)[:-30], "in.jsonl.gz", "not a whole gzip file"),
         (FOUR_LINES, "in.jsonl.gz", "not a whole gzip file"),
         (b"", "in.jsonl", "empty"),
         (b"\n\n \n", "in.jsonl", "in.jsonl"),
