@@ -14,7 +14,7 @@ from mmpack.errors import ConfigError
 
 def test_the_plan_is_fuller_and_better_balanced(energon_dataset: Path) -> None:
     config = PlanModesConfig(
-        distributions=("caption_8k", "text_2k"), num_samples=6000, ranks=4, windows=(200,), align_windows=(1, 16),
+        distributions=("caption_8k", "text_2k"), num_samples=3000, ranks=4, windows=(200,), align_windows=(1, 16),
         dataset=str(energon_dataset),
     )  # fmt: skip
     records = run(config)
