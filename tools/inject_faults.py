@@ -11,6 +11,9 @@ Each of the faults in `FAULTS` gets that share of the records; no record gets tw
 
 Whoever reads the copy must keep exactly the records that have no fault, unchanged, and count the others under their
 reasons. Needs Pillow, and nothing of mmpack, whose reasons are written out here.
+
+With ``--energon`` the same faults are also written as an Energon dataset, ``OUT/energon``, for what reads those: its
+keys are the positions, and bad records and pictures stand in its tar files as they are. That needs mmpack's writer.
 """
 
 from __future__ import annotations
@@ -178,6 +181,42 @@ def faulty(record: Record, fault: str, images: Path, new_file: Path) -> tuple[by
     return line({**record, "image": name_first(record, f"{BAD_FOLDER}/{new_file.name}")}), reason
 
 
+def write_energon(source: Path, images: Path, out: Path, truth: dict[str, Any], shard_samples: int = 500) -> None:
+    """Writes the records, faults included, as a dataset of the split ``train``."""
+    from contextlib import closing
+
+    from mmpack.energon.writer import DatasetIndex, ShardWriter
+
+    out.mkdir()
+    records: list[Record] = json.loads(source.read_text(encoding="utf-8"))
+    with closing(DatasetIndex(out, ["train"])) as index:
+        for first in range(0, len(records), shard_samples):
+            name = f"train-{first // shard_samples:06d}.tar"
+            with ShardWriter(out / name) as shard:
+                for position in range(first, min(first + shard_samples, len(records))):
+                    fault = truth["faults"].get(position, {}).get("fault")
+                    shard.put(f"{position:08d}", [(*part, None) for part in parts_of(records[position], fault, images)])
+            index.add("train", name, shard.samples)
+        index.finish("auto")
+
+
+def parts_of(record: Record, fault: str | None, images: Path) -> list[tuple[str, bytes]]:
+    """Names and contents of a sample's tar members: pictures, then the record that names them."""
+    names = record.get("image") or []
+    names = [names] if isinstance(names, str) else names
+    parts = [(f"{i}{Path(name).suffix}", (images / name).read_bytes()) for i, name in enumerate(names)]
+    if parts:
+        record = {**record, "image": [name for name, _ in parts]}
+    if fault in PICTURE_FAULTS:
+        name, data = parts[0]
+        spoilt = PICTURE_FAULTS[fault][1](data)
+        parts[:1] = [] if spoilt is None else [(name, spoilt)]
+    if fault in PLACE_FAULTS:
+        record = PLACE_FAULTS[fault][1](record)
+    make = TEXT_FAULTS[fault][1] if fault in TEXT_FAULTS else line
+    return [*parts, ("json", make(record))]
+
+
 def link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
@@ -192,9 +231,12 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="new folder")
     parser.add_argument("--share", type=float, default=0.01, help="of the records, for each fault")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--energon", action="store_true", help="write an Energon dataset of them too")
     options = parser.parse_args()
     options.out.mkdir(parents=True)
     truth = inject(options.source, options.images, options.out, share=options.share, seed=options.seed)
+    if options.energon:
+        write_energon(options.source, options.images, options.out / "energon", truth)
     print(json.dumps({name: truth[name] for name in ("good", "skipped")}))
 
 

@@ -7,7 +7,8 @@ Rules for a source that keeps pictures beside its records (a tar archive):
 * A record that names none is taken with all of the sample's pictures, in the order of their names (numbers by value),
   if it has places for them; else as it is, if that is a sample.
 * Pictures numbered in a row (``0.jpg``, ``1.jpg``, ...) are one series. A record with a single ``<image>`` for a whole
-  series means all of it: the mark is written once for each.
+  series, which it does not name or names by whole members, means all of it: the mark is written once for each. One
+  that names them as parts has been written part by part, as our own datasets are, and its marks are counted.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ def settle(sample: FoundSample, parse: RecordParser) -> tuple[object, ParsedReco
 
 def _settled(data: object, picture_parts: Sequence[str], parse: RecordParser) -> tuple[object, ParsedRecord]:
     names_some = isinstance(data, dict) and (data.get("image") or data.get("images"))
-    if not picture_parts or not isinstance(data, dict) or names_some:
-        return _parsed(data, picture_parts, parse)
+    if not picture_parts or not isinstance(data, dict):
+        return data, parse(data)
+    if names_some:
+        by_parts = any(name in picture_parts for field in ("image", "images") for name in _listed(data.get(field)))
+        return (data, parse(data)) if by_parts else _parsed(data, picture_parts, parse)
     with_all = {**data, "image": list(picture_parts)}
     try:
         alone: ParsedRecord | None = parse(data)
@@ -64,6 +68,10 @@ def _settled(data: object, picture_parts: Sequence[str], parse: RecordParser) ->
         if alone is not None:
             return data, alone  # pictures beside a text that has no place for them
         raise
+
+
+def _listed(names: object) -> list[object]:
+    return names if isinstance(names, list) else [names]
 
 
 def _parsed(data: object, picture_parts: Sequence[str], parse: RecordParser) -> tuple[object, ParsedRecord]:

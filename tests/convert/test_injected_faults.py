@@ -66,3 +66,17 @@ def test_the_same_seed_gives_the_same_faults(tmp_path: Path) -> None:
         content.append((tmp_path / name / "records.jsonl").read_bytes())
         shutil.rmtree(tmp_path / name / "images")
     assert content[0] == content[1]
+
+
+def test_the_same_faults_as_an_energon_dataset(tmp_path: Path) -> None:
+    """Converted again, that dataset has the same good samples and the same reasons."""
+    source = write_llava(tmp_path / "in", 100)
+    images = source.parent / "images"
+    out = tmp_path / "faulty"
+    out.mkdir()
+    truth = TOOL["inject"](source, images, out, share=0.01, seed=2)
+    TOOL["write_energon"](source, images, out / "energon", truth, shard_samples=30)
+    report = run(out / "energon", tmp_path / "out", workers=2)
+    assert report.skipped == truth["skipped"]
+    bad = [number for number, sample in enumerate(report.samples) if sample.reason is not None]
+    assert bad == sorted(truth["faults"])

@@ -65,13 +65,16 @@ def test_pictures_that_no_record_names_are_all_of_the_samples(tmp_path: Path) ->
         (["jpg", "png"], "placeholder_count"),
     ],
 )
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", ["not at all", "as members", "as parts"])
 def test_one_mark_means_a_whole_series_and_nothing_else(
-    tmp_path: Path, parts: list[str], reason: str | None, named: bool
+    tmp_path: Path, parts: list[str], reason: str | None, named: str
 ) -> None:
-    record = {**ASK, "image": [f"k.{part}" for part in parts]} if named else ASK
+    names = {"as members": [f"k.{part}" for part in parts], "as parts": parts}
+    record = {**ASK, "image": names.get(named)}
     members = [(f"k.{part}", jpeg()) for part in parts]
     report = convert(tmp_path, *members, ("k.json", record), ("z.json", TEXT))
+    if named == "as parts":
+        reason = "placeholder_count"
     assert report.skipped == ({} if reason is None else {reason: 1})
     if reason is None:
         assert samples(tmp_path / "out")["00000000"][0]["conversations"][0]["value"].count("<image>") == len(parts)
