@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from mmpack.bench import packers
+from mmpack.bench import batching, packers
 from mmpack.bench.records import tables
 from mmpack.cli.show import progress, say
 from mmpack.config import read_document
 from mmpack.errors import ConfigError, nearest
 
-BENCHES = {packers.BENCH: packers}
+BENCHES: dict[str, Any] = {packers.BENCH: packers, batching.BENCH: batching}
 
 
 def run(path: str, settings: Sequence[str], *, as_json: bool) -> None:
