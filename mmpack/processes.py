@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -35,6 +36,38 @@ def quiet_fork() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ["TOKENIZERS_PARALLELISM"]
+
+
+class SharedHeap:
+    """Keeps the pages that forked children share with this process shared, until `release`.
+
+    A full run of Python's cyclic garbage collector writes into the header of every object that it visits, in parent and
+    children alike, and so copies nearly all pages of the heap some minutes after a fork: 60 MB for each process where
+    torch and transformers are loaded. Objects that are there when the first `SharedHeap` is made are therefore left out
+    of its runs until the last one is released; reference counts free them as ever. Nothing is done where someone else
+    has frozen objects already.
+    """
+
+    _holders = 0
+    _ours = False  # whether what is frozen was frozen here
+
+    def __init__(self) -> None:
+        self._held = True
+        SharedHeap._holders += 1
+        if SharedHeap._holders == 1 and gc.get_freeze_count() == 0:
+            gc.collect()  # garbage must not be kept
+            gc.freeze()
+            SharedHeap._ours = True
+
+    def release(self) -> None:
+        """May be called more than once."""
+        if not self._held:
+            return
+        self._held = False
+        SharedHeap._holders -= 1
+        if SharedHeap._holders == 0 and SharedHeap._ours:
+            gc.unfreeze()
+            SharedHeap._ours = False
 
 
 @contextlib.contextmanager

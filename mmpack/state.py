@@ -188,12 +188,19 @@ def check(
 def merge(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One state for the whole job from the states of all its ranks, all taken at the same step.
 
+    Loaders whose state has no streams (fine-tuning steps, a global plan) have the same one on every rank.
+
     Raises:
         StateError: there is none, ranks stand at different steps, or streams are missing or given twice.
     """
     if not states:
         raise StateError("no states to merge")
     merged = dict(states[0])
+    if "streams" not in merged:
+        for rank, state in enumerate(states):
+            if state != states[0]:
+                raise StateError(f"rank {rank} has {state!r}, rank 0 has {merged!r}; save at the same step")
+        return merged
     streams: dict[str, Any] = {}
     for rank, state in enumerate(states):
         for name in ("version", "mode", "settings", "num_streams", "epoch", "next_pack", "shift"):

@@ -10,13 +10,16 @@ from mmpack.bench.records import versions
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.config import Config, read_config
 from mmpack.report import RUN_FILE, RunFacts, read_run, run_html
-from mmpack.train import TrainResult, newest_checkpoint, train
+from mmpack.train import TrainResult, join_ranks, leave_ranks, newest_checkpoint, train
 
 
 def train_with_progress(config: Config) -> TrainResult:
-    """Trains as the configuration says, with a bar that shows the loss."""
+    """Trains as the configuration says, with a bar that shows the loss, together with the ranks of a torchrun job."""
+    is_first_rank = join_ranks() == 0
     settings, model, data = config.train, config.build_model(), config.data_module()
     size = getattr(config.data, "packed_sequence_size", None)  # rows of any length have none
+    if not is_first_rank:
+        return train(settings, data, model)
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     about = {"packed_sequence_size": size, "config": config.document.values, "versions": versions("torch")}
     (settings.output_dir / RUN_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -35,8 +38,12 @@ def train_with_progress(config: Config) -> TrainResult:
 
 
 def run(path: str, overrides: list[str], *, as_json: bool) -> None:
-    """Trains and shows what came of it."""
+    """Trains and shows what came of it; under torchrun, on the first rank."""
     result = train_with_progress(read_config(path, overrides))
+    is_first_rank = join_ranks() == 0
+    leave_ranks()
+    if not is_first_rank:
+        return
     run_so_far = read_run(result.records_path)
     if as_json:
         print_json(summary(run_so_far, result))

@@ -143,6 +143,12 @@ class PackDataModule(_Base, Generic[B]):
             exchange=self._exchange(),
         )
 
+    @property
+    def pack_capacity(self) -> int | None:
+        """Tokens that a training pack holds at most; None where batches are rows of samples."""
+        capacity: int | None = getattr(getattr(self._train.factory, "stream", None), "capacity", None)
+        return capacity
+
     def _exchange(self) -> Exchange | None:
         """How ranks that are processes of one job agree on the length of an epoch."""
         if self._asked_place != (None, None) or self.world_size == 1:

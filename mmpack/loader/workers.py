@@ -19,7 +19,7 @@ from mmpack.batch import B, B_co
 from mmpack.errors import ConfigError, MmpackError, WorkerError
 from mmpack.loader.contract import Stream, StreamFactory
 from mmpack.loader.slots import Header, SlotMemory
-from mmpack.processes import end_with_parent, quiet_fork
+from mmpack.processes import SharedHeap, end_with_parent, quiet_fork
 
 StreamPlan = Sequence[tuple[int, dict[str, Any] | None]]  # streams in the order of their turns, with their states
 
@@ -78,11 +78,16 @@ class WorkerFeed(Generic[B]):
         self._workers: list[_Worker[B]] = []
         self._worker_of: dict[int, _Worker[B]] = {}
         shares = [plan[i::num_workers] for i in range(num_workers)]
-        with quiet_fork():
-            for number, share in enumerate(shares):
-                worker: _Worker[B] = _Worker(number, factory, share, epoch, prefetch)
-                self._workers.append(worker)
-                self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
+        self._heap = SharedHeap()
+        try:
+            with quiet_fork():
+                for number, share in enumerate(shares):
+                    worker: _Worker[B] = _Worker(number, factory, share, epoch, prefetch)
+                    self._workers.append(worker)
+                    self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
+        except BaseException:
+            self.close()
+            raise
 
     def get(self, stream: int) -> B | EndOfStream:
         item = self._worker_of[stream].receive()
@@ -93,6 +98,7 @@ class WorkerFeed(Generic[B]):
     def close(self) -> None:
         for worker in self._workers:
             worker.stop()
+        self._heap.release()
 
 
 class _Worker(Generic[B]):

@@ -15,7 +15,7 @@ from typing import Protocol
 from mmpack.errors import ConfigError
 from mmpack.packing.exact_fill import next_pack
 from mmpack.packing.limits import UNLIMITED, Limits, make_limits
-from mmpack.packing.metrics import PackingMetrics, packing_metrics
+from mmpack.packing.metrics import PackingMetrics, load_metrics, packing_metrics
 from mmpack.registry import Registry
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "PackingMetrics",
     "check_capacity",
     "check_length",
+    "load_metrics",
     "make_limits",
     "next_pack",
     "pack_lengths",

@@ -30,15 +30,25 @@ def packing_metrics(packs: Sequence[Sequence[int]], lengths: Sequence[int], capa
     (0.92, 0.08, 0.8809)
     """
     loads = [sum(lengths[i] for i in pack) for pack in packs]
-    num_tokens, positions = sum(loads), len(loads) * capacity
-    utilization = num_tokens / positions if positions else 1.0
+    return load_metrics(loads, [capacity] * len(loads), num_sequences=sum(map(len, packs)))
+
+
+def load_metrics(loads: Sequence[int], positions: Sequence[int], *, num_sequences: int) -> PackingMetrics:
+    """The same of packs that are already made: the tokens that each holds, and the positions that each has.
+
+    >>> load_metrics([90, 100], [100, 100], num_sequences=7).bin_utilization
+    0.95
+    """
+    num_tokens, num_positions = sum(loads), sum(positions)
+    utilization = num_tokens / num_positions if num_positions else 1.0
     deviation = statistics.stdev(loads) / statistics.fmean(loads) if len(loads) > 1 and num_tokens else 0.0
+    largest = max(positions, default=0)
     return PackingMetrics(
-        num_sequences=sum(map(len, packs)),
+        num_sequences=num_sequences,
         num_bins=len(loads),
         num_tokens=num_tokens,
         bin_utilization=utilization,
         waste_ratio=1.0 - utilization,
         bin_balance=1.0 - deviation,
-        packing_efficiency=-(-num_tokens // capacity) / len(loads) if loads else 1.0,
+        packing_efficiency=-(-num_tokens // largest) / len(loads) if largest else 1.0,
     )

@@ -7,6 +7,7 @@ by the sum of their weights. So the number of packs per step or rank does not ch
 from mmpack.train.checkpoint import load_checkpoint, newest_checkpoint
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
 from mmpack.train.generate import FineTuned, generate, load_fine_tuned
+from mmpack.train.ranks import join_ranks, leave_ranks
 from mmpack.train.recipe import FinetuneRecipe, finetune_recipe
 from mmpack.train.run import train
 
@@ -19,6 +20,8 @@ __all__ = [
     "TrainableModel",
     "finetune_recipe",
     "generate",
+    "join_ranks",
+    "leave_ranks",
     "load_checkpoint",
     "load_fine_tuned",
     "newest_checkpoint",

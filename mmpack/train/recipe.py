@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from mmpack.datamodules.dolly import DollyDataModule
@@ -17,6 +16,7 @@ from mmpack.errors import ConfigError, nearest
 from mmpack.model.causal import CausalModel, CausalSpec, LoraSpec
 from mmpack.offline import PackedSequenceSpecs
 from mmpack.train.contract import TrainConfig, TrainResult
+from mmpack.train.ranks import join_ranks
 from mmpack.train.run import train
 
 SEQ_LENGTH = 2048
@@ -110,11 +110,7 @@ class FinetuneRecipe:
                 f"the recipe is for {wanted} processes, this is one of {found}; start it with torchrun --nnodes "
                 f"{self.num_nodes} --nproc-per-node {self.num_gpus_per_node} SCRIPT, or change the recipe's numbers"
             )
-        if found > 1 and not dist.is_initialized():
-            has_gpus = torch.cuda.is_available()
-            if has_gpus:
-                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group("nccl" if has_gpus else "gloo")
+        join_ranks()
         data, model = self.build()
         return train(self.trainer, data, model)
 

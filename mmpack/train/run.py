@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from mmpack import state as states
 from mmpack.batch import Batch
-from mmpack.errors import ConfigError, StateError
+from mmpack.errors import ConfigError
+from mmpack.packing import load_metrics
 from mmpack.train.assets import assets_of
 from mmpack.train.checkpoint import BEST_NAME, checkpoint_path, load_checkpoint, newest_checkpoint, save_checkpoint
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
@@ -68,6 +70,7 @@ class _Run:
         self._val_loss: float | None = None
         self._best: dict[str, float] | None = None  # step and loss of the best validation
         self._assets = assets_of(data, model, config)
+        self._capacity: int | None = getattr(data, "pack_capacity", None)
         self._loggers: MetricLoggers | None = None
 
     def run(self) -> TrainResult:
@@ -166,8 +169,20 @@ class _Run:
             "useful_tokens_per_s": real / seconds,
             "step_s": seconds,
             "wait_s": waited,
+            **self._packing(batches),
             "drops": self._drops(),
         }
+
+    def _packing(self, batches: list[Batch]) -> dict[str, float]:
+        """How well this rank's batches of the step are filled, in the numbers of NeMo-RL's packers."""
+        positions = [self._capacity or batch.num_tokens for batch in batches]
+        metrics = load_metrics(
+            [batch.num_real_tokens for batch in batches],
+            positions,
+            num_sequences=sum(batch.num_samples for batch in batches),
+        )
+        names = ("bin_utilization", "waste_ratio", "bin_balance", "packing_efficiency")
+        return {name: getattr(metrics, name) for name in names}
 
     def _drops(self) -> Any:
         """What this rank's data has left out so far: dataset -> reason -> count and first keys."""
@@ -221,11 +236,7 @@ class _Run:
         saved = load_checkpoint(newest)
         getattr(self.model, "load_trained_state", self.model.load_state_dict)(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        states = saved["data"]
-        rank = dist.get_rank() if dist.is_initialized() else 0
-        if rank >= len(states):
-            raise StateError(f"{newest} was saved by {len(states)} ranks, this is rank {rank}")
-        self.data.load_state_dict(states[rank])
+        self.data.load_state_dict(states.merge(saved["data"]))  # whatever the number of ranks was
         torch.set_rng_state(saved["rng"])
         self.step = self._saved_at = self._validated_at = saved["step"]
         self._best = saved.get("best")
@@ -237,14 +248,14 @@ class _Run:
         self._saved_at = self.step
 
     def _write(self, path: Path) -> None:
-        states = _gathered(self.data.state_dict())
+        data = _gathered(self.data.state_dict())
         if not self.is_first_rank:
             return
         content = {
             "step": self.step,
             "model": getattr(self.model, "trained_state", self.model.state_dict)(),
             "optimizer": self.optimizer.state_dict(),
-            "data": states,
+            "data": data,
             "rng": torch.get_rng_state(),
             "best": self._best,
         }

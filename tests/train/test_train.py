@@ -40,6 +40,11 @@ def test_a_short_run_learns_and_records_every_step(energon_dataset: Path, tokeni
     assert [r["step"] for r in steps] == list(range(1, 13))
     assert [r["step"] for r in written if r["kind"] == "val"] == [6, 12]
     assert all(r["num_packs"] == 2 and r["num_tokens"] <= r["num_positions"] <= 2 * 512 for r in steps)
+    for record in steps:
+        assert record["bin_utilization"] == pytest.approx(record["num_tokens"] / (2 * 512))
+        assert record["waste_ratio"] == pytest.approx(1 - record["bin_utilization"])
+        assert record["packing_efficiency"] == -(-record["num_tokens"] // 512) / 2
+        assert record["bin_balance"] <= 1
     assert newest_checkpoint(tmp_path) == result.checkpoint
 
 
