@@ -28,7 +28,7 @@ def exact_fill(lengths: Sequence[int], capacity: int, *, seed: int = 0, limits: 
     >>> [sum([6, 4, 5, 5, 7, 3][i] for i in pack) for pack in exact_fill([6, 4, 5, 5, 7, 3], 10)]
     [10, 10, 10]
     """
-    num_long = sum(2 * length > capacity for length in lengths)
+    num_long = int(np.count_nonzero(np.asarray(lengths) > capacity // 2))
     if 4 * num_long > len(lengths) and not limits:
         return best_fit_decreasing(lengths, capacity, limits=limits)
     # Every token needs a place, and no two of the long samples share a pack: no packing needs fewer.
@@ -68,7 +68,7 @@ def _slide(lengths: Sequence[int], capacity: int, order: list[int], limits: Limi
 
 def _slide_freely(lengths: Sequence[int], capacity: int, order: list[int]) -> list[list[int]]:
     """`order` is a shuffled permutation. The samples that a pack read and left come first at the next one."""
-    in_order = [lengths[i] for i in order]
+    in_order: list[int] = np.asarray(lengths)[order].tolist()  # a loop over a million places waits for memory
     num_samples = len(order)
     exact_tokens = _EXACT_SAMPLES * sum(lengths) // max(1, num_samples)
     packs: list[list[int]] = []
