@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mmpack.cli.show import print_json, print_table, say
 from mmpack.config import Config, load, package_path, read_config
+from mmpack.epoch import GlobalPlanLoader
 from mmpack.errors import ConfigError
 from mmpack.report import PackFacts, pack_facts, pack_html, pack_png
 
@@ -19,7 +20,8 @@ def run(
     if number < 0:
         raise ConfigError(f"--pack {number}: packs are counted from 0")
     config = open_config(path, overrides, as_json=as_json)
-    factory = load(config, split=split, num_workers=0).factory
+    loader = load(config, split=split, num_workers=0)
+    factory = loader.prepared() if isinstance(loader, GlobalPlanLoader) else loader.factory
     # only the stream that gives this pack is read
     stream, place = factory(number % factory.num_streams), number // factory.num_streams
     batch = next(itertools.islice(iter(stream), place, None), None)

@@ -69,6 +69,7 @@ class DataSection(Section):
     max_images_per_pack: int | None = None
     max_samples_per_pack: int | None = None
     blend_by: str = "samples"
+    order: str = "stream"
     oversize: str | dict[str, str] | None = None
     loss_weight: str = "token"
     layout: Layout = Field(default_factory=Layout)

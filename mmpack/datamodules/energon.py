@@ -10,9 +10,13 @@ from mmpack.datamodules.base import PackDataModule
 from mmpack.datamodules.batching import batching_arguments
 from mmpack.datamodules.factory import EnergonStreamFactory
 from mmpack.datamodules.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
+from mmpack.datamodules.planned import DEFAULT_BUFFER, ORDERS, global_plan, refuse_stream_settings
 from mmpack.dynamic import MicrobatchOrder
 from mmpack.energon.reader import SourceConfig
+from mmpack.epoch import GlobalPlanLoader
+from mmpack.epoch.packs import Lanes
 from mmpack.errors import ConfigError, nearest
+from mmpack.loader import PackLoader, StreamFactory
 from mmpack.stream.mixed import UNITS
 
 
@@ -47,6 +51,10 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
             "tokens" (exact shares of the tokens that the model sees).
         align_window: plans that a stream holds back so that at each step all ranks get packs of about equal cost; 1
             holds none. It changes the order of the packs, so it stays the same for the life of a run.
+        order: how training goes through the data. "stream": a window of `packing_buffer_size` samples over each logical
+            stream. "global_plan": every epoch is shuffled, packed and balanced as a whole, ahead (`mmpack.epoch`). The
+            first start measures all samples, with `num_workers` processes, and keeps that beside the data; every
+            iteration is one epoch, and a run may go on with any number of ranks and workers.
         data_parallel_rank, data_parallel_size: None asks torch.distributed, and without it is 0 of 1.
         prefetch: packs that each worker prepares ahead.
 
@@ -91,6 +99,7 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         max_images_per_pack: int | None = None,
         max_samples_per_pack: int | None = None,
         blend_by: str = "samples",
+        order: str = "stream",
         data_parallel_rank: int | None = None,
         data_parallel_size: int | None = None,
         prefetch: int = 2,
@@ -104,6 +113,12 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
                 packed_sequence_size=packed_sequence_size,
                 num_image_embeddings_per_tile=num_image_embeddings_per_tile,
             )
+        if order not in ORDERS:
+            raise ConfigError(f"order={order!r}; {nearest(order, ORDERS)}")
+        if order == "global_plan":
+            refuse_stream_settings(batching, task_encoder.packed_sequence, align_window, blend_by, num_streams)
+            packing_buffer_size = DEFAULT_BUFFER if packing_buffer_size is None else packing_buffer_size
+        self.order = order
         self.batching = batching_arguments(locals()).for_encoder(task_encoder)
         if blend_by not in UNITS:
             raise ConfigError(f"blend_by={blend_by!r}; {nearest(blend_by, UNITS)}")
@@ -126,9 +141,38 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         self.seed, self.repeat, self.num_streams = seed, repeat, num_streams
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
         self._open_train()
-        self.num_streams = self._train.num_streams
+        self.num_streams = None if order == "global_plan" else self._train.num_streams
 
-    def factory(self, split: str, *, training: bool = False) -> EnergonStreamFactory:
+    def factory(self, split: str, *, training: bool = False) -> StreamFactory[Any]:
+        """What gives the packs of a split: shuffled or planned if `training`, else every sample once in order."""
+        if training and self.order == "global_plan":
+            return self._planned(split)
+        return self.stream_factory(split, training=training)
+
+    def _planned(self, split: str) -> Lanes[Any]:
+        source = SourceConfig(path=self._paths.get(split, self.path), split=split, seed=self.seed)
+        workers = max(0, self.num_workers)  # the loader says what is wrong with a number below 0
+        plan: Any = global_plan(source, self.batching, self.task_encoder, self.seq_length, num_workers=workers)
+        return Lanes(whole=plan, num_streams=1)
+
+    def _loader(self, factory: StreamFactory[Any], *, training: bool) -> PackLoader[Any]:
+        if not isinstance(factory, Lanes):
+            return super()._loader(factory, training=training)
+        return GlobalPlanLoader(
+            factory.whole,
+            rank=self.rank,
+            world_size=self.world_size,
+            num_workers=self.num_workers,
+            prefetch=self.prefetch,
+        )
+
+    @property
+    def pack_capacity(self) -> int | None:
+        """Tokens that a training pack holds at most; None where batches are rows of samples."""
+        factory = self._train.factory
+        return factory.whole.config.capacity if isinstance(factory, Lanes) else super().pack_capacity
+
+    def stream_factory(self, split: str, *, training: bool = False) -> EnergonStreamFactory:
         """Opens the logical streams of a split: shuffled if `training`, else every sample once in order."""
         task_encoder = self.task_encoder if training else self.validation_task_encoder
         source = SourceConfig(

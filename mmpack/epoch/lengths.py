@@ -7,6 +7,7 @@ description names its folder. Layout and pack size are no part of it; they are a
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -124,6 +125,35 @@ def build_length_index(
     """
     if not rebuild and (found := load_length_index(cache, datasets, settings)) is not None:
         return found
+    with _alone(cache):  # the ranks of one machine: the first measures, the others find it done
+        if not rebuild and (found := load_length_index(cache, datasets, settings)) is not None:
+            return found
+        return _build(datasets, encoder, cache, settings, num_workers, progress)
+
+
+@contextlib.contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """No other process is within for the same `cache`, where the file system can tell."""
+    descriptor = None
+    with contextlib.suppress(OSError):  # no locks there, or the folder cannot be written: that is told later
+        cache.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(cache, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _build(
+    datasets: Sequence[IndexedDataset],
+    encoder: Encoder,
+    cache: Path,
+    settings: Mapping[str, Any],
+    num_workers: int,
+    progress: Progress,
+) -> LengthIndex:
     total = sum(map(len, datasets))
     columns = {name: np.zeros(total, dtype=np.int32) for name in _COLUMNS}
     drops = DropLedger()

@@ -74,11 +74,14 @@ class GlobalPlanLoader(PackLoader[B]):
         """Steps of the present epoch from where the loader stands."""
         return max(0, -(-(self.plan(self.epoch).num_packs - self._next_pack()) // self.world_size))
 
+    def prepared(self) -> Lanes[B]:
+        """The factory of the present epoch's packs, from where the loader stands."""
+        first = self._next_pack()
+        end = first + len(self) * self.world_size
+        return dataclasses.replace(self.factory, plan=self.plan(self.epoch), first=first, end=end)
+
     def _open_feed(self) -> Feed[B]:
-        plan, first = self.plan(self.epoch), self._next_pack()
-        self.factory = dataclasses.replace(
-            self.factory, plan=plan, first=first, end=first + len(self) * self.world_size
-        )
+        self.factory = self.prepared()
         return super()._open_feed()
 
     @property

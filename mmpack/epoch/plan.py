@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.cost import CostModel
+from mmpack.epoch.apart import apart
 from mmpack.epoch.lengths import LengthIndex
 from mmpack.errors import ConfigError
 from mmpack.indexed.permutation import mix64
@@ -110,22 +111,26 @@ def plan_epoch(
             f"no sample fits a pack of {config.capacity} positions and its limits {config.limits}; raise them"
         )
     order = drawn[fits]
+    own_rooms: list[int] = rooms[fits].tolist()
+    limits = {name: (getattr(index, name)[order].tolist(), most) for name, most in config.limits.items()}
     packs = pack_lengths(
-        rooms[fits].tolist(),
+        own_rooms,
         config.capacity,
         algorithm=config.algorithm,
         seed=mix64(config.seed, epoch, 1) % 2**32,
-        limits={name: (getattr(index, name)[order].tolist(), most) for name, most in config.limits.items()},
+        limits=limits,
         max_samples=config.max_samples,
     )
+    if any(count != size for count, size in zip(per_epoch, np.diff(index.starts), strict=True)):
+        packs = apart(packs, order.tolist(), [(own_rooms, config.capacity), *limits.values()], config.max_samples)
     sizes = np.array([*map(len, packs), *[1] * int(alone.sum())], dtype=np.int64)
     places = np.fromiter((i for pack in packs for i in pack), dtype=np.int64, count=len(order))
     members = np.concatenate([order[places], drawn[alone]])
-    own_rooms = np.concatenate([rooms[fits][places], rooms[alone]])
+    taken = np.concatenate([rooms[fits][places], rooms[alone]])
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     costs = config.cost.costs(
-        np.add.reduceat(own_rooms, starts),
-        np.add.reduceat(own_rooms**2, starts),
+        np.add.reduceat(taken, starts),
+        np.add.reduceat(taken**2, starts),
         np.add.reduceat(np.asarray(index.num_tiles)[members].astype(np.int64), starts),
     )
     return _in_order(members, starts, sizes, costs, _balanced_order(costs, config, epoch))

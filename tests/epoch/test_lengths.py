@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -155,3 +156,20 @@ def test_damage_and_folders_that_cannot_be_written(whole: GlobalPlan[Any], tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written to"):
         build_length_index(whole.datasets, whole.encoder, cache=tmp_path / "file", settings={})
+
+
+def test_ranks_that_start_together_measure_once(whole: GlobalPlan[Any], tmp_path: Path) -> None:
+    counts = [tmp_path / f"rank{rank}" for rank in range(3)]
+    context = multiprocessing.get_context("fork")
+
+    def measure(count: Path) -> None:
+        dataset = Counted(whole.datasets[0], at=0, action=lambda: count.write_text("measured"))
+        build_length_index([dataset], whole.encoder, cache=tmp_path / "lengths", settings={})
+
+    ranks = [context.Process(target=measure, args=(count,)) for count in counts]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+    assert [rank.exitcode for rank in ranks] == [0, 0, 0]
+    assert sum(count.exists() for count in counts) == 1
