@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmpack.bench.distributions import DISTRIBUTIONS
 from mmpack.errors import ConfigError
 from mmpack.layout import Layout, mrope_positions, round_up
 
@@ -35,6 +36,46 @@ def test_total_multiple_pads_the_end_of_the_row_only() -> None:
     offsets = Layout(total_multiple=16).offsets([5, 8, 1, 3], [5, 8, 1, 3])
     assert offsets.cu_seqlens_padded == (0, 5, 13, 14, 17, 32)
     assert offsets.cu_seqlens == (0, 5, 13, 14, 17, 17)
+
+
+def test_both_multiples_end_in_a_segment_of_its_own() -> None:
+    # NeMo's offsets for the same are 0, 8, 16, 20, 32: its last sequence is stretched over the rest.
+    offsets = Layout(sequence_multiple=4, total_multiple=16).offsets([5, 8, 1, 3], [8, 8, 4, 4])
+    assert offsets.cu_seqlens_padded == (0, 8, 16, 20, 24, 32)
+    assert offsets.max_seqlen == 8
+
+
+@pytest.mark.parametrize(
+    ("sizes", "padding"),
+    [  # of one sequence of 100; Megatron's numbers but where it forgets the context parallel size or FP8
+        ({"context_parallel": 2}, 0),
+        ({"context_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}, 0),
+        ({"tensor_parallel": 4, "sequence_parallel": True}, 0),
+        ({"fp8_multiple": 16}, 12),
+        ({"fp8_multiple": 32}, 28),
+        ({"context_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True, "fp8_multiple": 16}, 28),
+    ],
+)
+def test_padding_of_one_sequence(sizes: dict[str, Any], padding: int) -> None:
+    layout = Layout.for_parallelism(**sizes)
+    assert layout.offsets([100], [layout.room(100)]).total == 100 + padding
+
+
+@pytest.mark.parametrize(("context_parallel", "most_percent"), [(4, 0.5), (8, 1.1)])
+def test_padding_of_sequences_to_their_own_multiple_costs_little(context_parallel: int, most_percent: float) -> None:
+    lengths = DISTRIBUTIONS["caption_8k"].lengths(5_000, seed=3)
+    wastes = []
+    for multiple in (
+        2 * context_parallel,
+        8 * context_parallel,
+        16 * context_parallel,
+    ):  # alone; lcm, product with TP 8
+        layout = Layout(sequence_multiple=multiple)
+        wastes.append(100 * (sum(map(layout.room, lengths)) / sum(lengths) - 1))
+    assert wastes[0] < most_percent
+    assert 3 * wastes[0] < wastes[1] < wastes[2] / 1.8
+    layout = Layout.for_parallelism(context_parallel=context_parallel, tensor_parallel=8, sequence_parallel=True)
+    assert layout.sequence_multiple == 2 * context_parallel
 
 
 @pytest.mark.parametrize(

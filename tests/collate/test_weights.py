@@ -40,6 +40,9 @@ def test_weighted_means_of_three_answers(weight: str, mean: float, packed: bool)
     losses = [loss for of_answer in LOSSES.values() for loss in of_answer]
     total = sum(w * loss for w, loss in zip(weights[weights > 0].tolist(), losses, strict=True))
     assert total / float(weights.sum()) == pytest.approx(mean, abs=1e-6)
+    if weight == "sqrt":  # the share of each label in the mean
+        shares = (weights[weights > 0] / weights.sum()).tolist()
+        assert shares == pytest.approx([0.160189] * 2 + [0.113270] * 4 + [0.226541], abs=1e-6)
 
 
 @pytest.mark.parametrize(

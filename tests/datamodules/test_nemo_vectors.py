@@ -146,3 +146,38 @@ def test_three_of_the_task_encoders_samples() -> None:
     assert compact["tokens"].shape[1] == 183
     starts = [0, *(1 + (compact["position_ids"][0].diff() < 0).nonzero().flatten()).tolist()]
     assert starts == [0, 61, 122]
+
+
+def expanding(ids: Sequence[int], tiles: Sequence[int], embeddings: int) -> PackedBatch:
+    """One sample of which all text is learned, with pictures of so many tiles."""
+    pictures = tuple(
+        PlannedPicture(
+            picture=Picture(name="p.png", data=cells_png(bytes(3 * CELL_PX * CELL_PX * num), num)),
+            width_px=CELL_PX * num, height_px=CELL_PX, grid=TileGrid(columns=num, rows=1), num_tokens=num * embeddings,
+        )
+        for num in tiles
+    )  # fmt: skip
+    one = EncodedSample(
+        key="k", source="vectors", token_ids_n=np.array(ids), trained_n=np.array(ids) != I, pictures=pictures,
+        num_tokens=len(ids) - len(tiles) + sum(p.num_tokens for p in pictures),
+    )  # fmt: skip
+    return packed([one], embeddings)
+
+
+@pytest.mark.parametrize(
+    ("ids", "tiles", "embeddings", "labels"),
+    [
+        ([0, 1, I, 2, 3, 4], [1], 3, [1, -100, -100, -100, 2, 3, 4]),
+        ([0, 1, I, 2, 3, 4], [2], 3, [1, *[-100] * 6, 2, 3, 4]),
+        ([I, 5, 6, I, 7, 8], [1, 2], 2, [-100, 5, 6, *[-100] * 4, 7, 8]),
+    ],
+)
+def test_labels_of_expanded_pictures(ids: list[int], tiles: list[int], embeddings: int, labels: list[int]) -> None:
+    """Megatron's labels; it masks the last embedding of a picture as well, where ours learns the token behind it."""
+    batch = expanding(ids, tiles, embeddings)
+    assert batch.labels[0].tolist() == [*labels, -100]
+    assert batch.loss_weight[0].tolist() == [float(label != -100) for label in [*labels, -100]]
+    text = [(place, token) for place, token in enumerate(batch.tokens[0].tolist()) if token != I]
+    assert [token for _, token in text] == [token for token in ids if token != I]
+    if ids[0] == 0 and tiles == [1]:
+        assert [place for place, _ in text][:4] == [0, 1, 5, 6]

@@ -79,6 +79,31 @@ def test_truncate_leaves_no_sample_that_teaches_nothing(tokenizer: Any) -> None:
     assert error.value.reason is Reason.OVERSIZE
 
 
+@pytest.mark.parametrize(
+    ("text", "tiles", "kept"),
+    [(300, 5, None), (100, 5, None), (400, 3, 1024), (256, 3, 1024), (100, 3, 868)],
+)
+def test_packs_of_1024_with_256_a_tile(text: int, tiles: int, kept: int | None) -> None:
+    """Megatron's example cuts the first to 1,324 tokens and dies of the second; nothing is left of them to learn."""
+    picture = PlannedPicture(
+        picture=Picture(name="p", data=b""),
+        width_px=1, height_px=1, grid=TileGrid(columns=tiles, rows=1), num_tokens=256 * tiles,
+    )  # fmt: skip
+    ids = np.array([IMAGE_TOKEN_INDEX, *[7] * text])
+    sample = EncodedSample(
+        key="k", source="s", token_ids_n=ids, trained_n=ids == 7, pictures=(picture,), num_tokens=text + 256 * tiles
+    )
+    limit = LengthLimit(seq_length=1024, oversize="truncate")
+    if kept is None:
+        with pytest.raises(SampleError) as error:
+            limit.apply(sample, make_tiling("dynamic", SPEC, max_tiles=6))
+        assert error.value.reason is Reason.OVERSIZE
+    else:
+        cut = limit.apply(sample, make_tiling("dynamic", SPEC, max_tiles=6))
+        assert cut.num_tokens == kept
+        assert (cut.changed is Reason.TRUNCATED) == (kept < sample.num_tokens)
+
+
 @given(st.data())
 def test_a_cut_never_falls_into_a_picture(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(["ask", "answer", "picture"]), min_size=2, max_size=12))

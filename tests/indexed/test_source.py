@@ -72,6 +72,18 @@ def test_the_streams_together_give_every_sample_once_an_epoch(
         assert epochs[0] == everything
 
 
+def test_twelve_draws_from_five_samples() -> None:
+    """NeMo's mapping shuffles what is left of several epochs together: [2, 1, 4, 0, 3, 1, 0, 3, 4, 1, 0, 2]."""
+    in_order = [
+        int(key) for _, key in drawn(IndexedSource(Numbers("d", 5), stream=0, num_streams=1, shuffle=False), 12)
+    ]
+    assert in_order == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    shuffled = [int(key) for _, key in drawn(IndexedSource(Numbers("d", 5), stream=0, num_streams=1, seed=1), 12)]
+    assert sorted(shuffled[:5]) == sorted(shuffled[5:10]) == [0, 1, 2, 3, 4]
+    assert len(set(shuffled[10:])) == 2
+    assert shuffled[:5] != shuffled[5:10]
+
+
 @given(count=st.integers(0, 60), repeat=st.booleans(), num_streams=st.integers(1, 4))
 def test_a_state_is_gone_on_from(count: int, repeat: bool, num_streams: int) -> None:
     def fresh() -> IndexedSource:

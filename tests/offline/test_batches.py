@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mmpack.errors import ConfigError
 from mmpack.layout import Layout
 from mmpack.offline import PackRow, nemo_collate, pack_row_to_batch
+from mmpack.packing import pack_lengths
 
 EOS = 2
 
@@ -123,3 +124,38 @@ def test_own_batch_learns_what_the_mask_says(sequences: list[list[tuple[int, boo
     assert [label for label in batch.labels[0].tolist() if label != -100] == wanted
     nemo = nemo_collate([row], max_length=512, eos_id=EOS)
     assert nemo["labels"][nemo["loss_mask"] == 1].tolist() == wanted
+
+
+def in_order(lengths: list[int], size: int) -> list[Any]:
+    """Texts of tokens 1, 2, 3 ... one behind the other, packed in the order they come, rows filled with 0."""
+    starts = [1 + sum(lengths[:i]) for i in range(len(lengths))]
+    batches = []
+    for pack in pack_lengths(lengths, size, algorithm="concatenative"):
+        ids = [token for i in pack for token in range(starts[i], starts[i] + lengths[i])]
+        firsts = [sum(lengths[i] for i in pack[:n]) for n in range(len(pack))]
+        batches.append(pack_row_to_batch(pack_row(ids, firsts, [1] * len(ids)), Layout(fixed_total=size), 0).check())
+    return batches
+
+
+def test_texts_packed_in_order() -> None:
+    """Rows and lengths as Hugging Face's sequential packer has them; the filling is a segment there too."""
+    first, second = in_order([3, 5, 4], 8)
+    assert (first.tokens.tolist(), second.tokens.tolist()) == ([[*range(1, 9)]], [[9, 10, 11, 12, 0, 0, 0, 0]])
+    assert first.cu_seqlens_padded.diff().tolist() == [3, 5]
+    assert second.cu_seqlens_padded.diff().tolist() == [4, 4]
+    assert first.position_ids.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
+    # Where that packer would split a text over two rows, ours begins a row, and no text sees a part of itself only.
+    assert [batch.cu_seqlens_padded.diff().tolist() for batch in in_order([3, 5, 4], 7)] == [[3, 4], [5, 2], [4, 3]]
+    with pytest.raises(ConfigError, match=r"lengths\[1\] is 5 tokens, a pack holds 4"):
+        in_order([3, 5, 4], 4)
+
+
+def test_rows_of_six_and_four_tokens() -> None:
+    """Megatron-Bridge's rows of 5 and 3 positions hold the labels of 6 and 4 tokens."""
+    row = pack_row([*range(10, 16), *range(20, 24)], [0, 6], [*[1] * 5, 0, *[1] * 3, 0])
+    batch = pack_row_to_batch(row, Layout(sequence_multiple=4, fixed_total=16), 0).check()
+    assert batch.labels[0, :5].tolist() == [11, 12, 13, 14, 15]
+    assert batch.labels[0, 8:11].tolist() == [21, 22, 23]
+    assert batch.loss_weight.tolist() == [[*[1] * 5, *[0] * 3, *[1] * 3, *[0] * 5]]
+    assert batch.position_ids.tolist() == [[*range(8), *range(4), *range(4)]]
+    assert batch.padding_mask[0].nonzero().flatten().tolist() == [6, 7, 12, 13, 14, 15]

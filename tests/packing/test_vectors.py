@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mmpack.errors import ConfigError
+from mmpack.encode import LengthLimit
+from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.packing import pack_lengths, packing_metrics
 from mmpack.packing.pack_count import with_pack_count
+from mmpack.sample import EncodedSample
+from mmpack.tiling import TileSpec, make_tiling
 
 FOURTEEN = [100, 60, 55, 50, 40, 34, 33, 30, 20, 17, 16, 10, 5, 1]
 EIGHT = [4, 1, 3, 2, 1, 3, 4, 5]
@@ -50,6 +55,7 @@ def test_greedy_knapsack(lengths: list[int], capacity: int, expected: list[list[
         ("greedy_knapsack", [4, 3, 3, 2, 2, 2], 8, [[4, 3], [3, 2, 2], [2]]),
         ("first_fit", [3, 5, 2, 7, 4, 6], 10, [[3, 5, 2], [7], [4, 6]]),
         ("first_fit", [4, 8, 1, 4, 2, 1], 10, [[4, 1, 4, 1], [8, 2]]),
+        ("first_fit", EIGHT, 8, [[4, 1, 3], [2, 1, 3], [4], [5]]),
         ("first_fit", [2048, 1024, 512, 1, 1536, 512], 2048, [[2048], [1024, 512, 1], [1536, 512]]),
         (
             "first_fit",
@@ -139,3 +145,55 @@ def test_what_no_bin_holds_is_an_error() -> None:
     for lengths in ([101], [3, 12, 4]):
         with pytest.raises(ConfigError, match=r"is \d+ tokens, a pack holds"):
             pack_lengths(lengths, 100 if lengths == [101] else 10, algorithm=MFFD)
+
+
+@pytest.mark.parametrize(("room", "found"), [(1, None), (2, 0), (4, 1), (5, 3), (8, 3), (100, 4)])
+def test_the_longest_that_fits_a_room(room: int, found: int | None) -> None:
+    """Beside a first sample; of lengths 2, 3, 5, 5, 9 the longest that fits goes next, the later of equals."""
+    lengths = [2, 3, 5, 5, 9, 1000 - room]
+    pack = next(pack for pack in pack_lengths(lengths, 1000, algorithm="greedy_knapsack") if 5 in pack)
+    assert pack[1:2] == ([] if found is None else [found])
+
+
+def test_exact_fill_finds_the_optimum_that_the_knapsack_misses() -> None:
+    lengths = [4, 3, 3, 2, 2, 2]
+    packs = pack_lengths(lengths, 8)
+    assert sorted(sorted(lengths[i] for i in pack) for pack in packs) == [[2, 2, 4], [2, 3, 3]]
+
+
+@given(st.lists(st.integers(1, 50), max_size=40))
+def test_first_fit_decreasing_and_knapsack_fill_alike(lengths: list[int]) -> None:
+    contents = [
+        sorted(sorted(lengths[i] for i in pack) for pack in pack_lengths(lengths, 50, algorithm=algorithm))
+        for algorithm in ("first_fit_decreasing", "greedy_knapsack")
+    ]
+    assert contents[0] == contents[1]
+
+
+def test_what_is_too_long_is_dropped_or_stands_alone_and_the_rest_keeps_its_order() -> None:
+    """StepFun's greedy packer: (first sample, number of samples) of its packs, with two ways for long samples."""
+    lengths = [3, 9, 4, 4, 2, 8, 12, 1]
+    samples = [
+        EncodedSample(
+            key=str(i), source="s", token_ids_n=np.ones(length, dtype=np.int64), trained_n=np.ones(length, dtype=bool),
+            pictures=(), num_tokens=length,
+        )
+        for i, length in enumerate(lengths)
+    ]  # fmt: skip
+    tiling = make_tiling("single", TileSpec(tile_size_px=1, embeddings_per_tile=1))
+    with_own_pack = [LengthLimit(seq_length=8, oversize="own_pack").apply(sample, tiling) for sample in samples]
+    alone = [int(sample.key) for sample in with_own_pack if sample.own_pack]
+    assert alone == [1, 6]
+    for i in alone:
+        with pytest.raises(SampleError) as caught:
+            LengthLimit(seq_length=8, oversize="drop").apply(samples[i], tiling)
+        assert caught.value.reason is Reason.OVERSIZE
+    ranges = []
+    for start, end in ((0, 1), (2, 6), (7, 8)):  # there a pack ends before a long sample, whatever becomes of that
+        packs = pack_lengths(lengths[start:end], 8, algorithm="concatenative")
+        ranges += [(start + pack[0], len(pack)) for pack in packs]
+    assert ranges == [(0, 1), (2, 2), (4, 1), (5, 1), (7, 1)]
+    assert len(ranges) + len(alone) == 7
+    kept = [i for i in range(len(lengths)) if i not in alone]
+    packs = pack_lengths([lengths[i] for i in kept], 8, algorithm="concatenative")
+    assert [[kept[k] for k in pack] for pack in packs] == [[0, 2], [3, 4], [5], [7]]  # here it does not
