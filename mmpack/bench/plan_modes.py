@@ -1,28 +1,26 @@
 """Streaming windows beside the global plan: fill, balance of ranks, shuffle, time and memory of a whole epoch.
 
-``python -m mmpack.bench.plan_modes [--mix NAME] [--samples N] [--ranks W] [--dataset FOLDER] [--json]``
+``mmpack bench configs/bench/plan_modes.yaml``
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from mmpack.bench.distributions import Distribution, distribution
-from mmpack.bench.records import BenchRecord, Plain, tables
+from mmpack.bench.records import BenchRecord, Plain
 from mmpack.cost import CostModel
 from mmpack.energon.direct import open_direct
 from mmpack.energon.reader import SourceConfig
 from mmpack.energon.source import EnergonSource
 from mmpack.epoch import LengthIndex, PlanConfig, plan_epoch
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, nearest
 from mmpack.stats import DropLedger, attention_cost, balance
 from mmpack.window import AlignedPlans, stream_packs
 
@@ -61,10 +59,37 @@ class PlanModesConfig:
         for name in ("num_samples", "ranks", "hidden_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}; it must be at least 1")
+        for name in self.distributions:
+            distribution(name)
+        for name in ("windows", "align_windows"):
+            if any(value < 1 for value in getattr(self, name)):
+                raise ConfigError(f"{name}={list(getattr(self, name))}; give sizes of at least 1")
 
     @property
     def cost(self) -> CostModel:
         return CostModel(per_token=1.0, per_len_squared=1 / (12 * self.hidden_size))
+
+
+_LISTS: dict[str, type] = {"distributions": str, "windows": int, "align_windows": int}
+
+
+def config_from_mapping(settings: Mapping[str, object], *, where: str) -> PlanModesConfig:
+    """The config from what a YAML file holds. Raises ConfigError, naming `where`, for an unknown key or wrong type."""
+    known = [field.name for field in fields(PlanModesConfig)]
+    values: dict[str, object] = {}
+    for key, value in settings.items():
+        if key not in known:
+            raise ConfigError(f"{where}: unknown setting {key!r}; {nearest(key, known)}")
+        wanted = _LISTS.get(key, str if key == "dataset" else int)
+        items = value if key in _LISTS and isinstance(value, list) else [value]
+        unset = key == "dataset" and value is None
+        if (key in _LISTS) != isinstance(value, list) or (
+            any(type(item) is not wanted for item in items) and not unset
+        ):
+            kind = f"a list of {wanted.__name__}, such as [..., ...]" if key in _LISTS else f"one {wanted.__name__}"
+            raise ConfigError(f"{where}: {key}={value!r}; give {kind}")
+        values[key] = tuple(items) if key in _LISTS else value
+    return PlanModesConfig(**values)  # type: ignore[arg-type]  # the config checks what it was given
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -203,28 +228,3 @@ def _reading(config: PlanModesConfig, dataset: str) -> list[BenchRecord]:
 
 def _plain(config: PlanModesConfig) -> dict[str, Plain]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the comparison and prints a table, or one JSON object a line."""
-    parser = argparse.ArgumentParser(prog="python -m mmpack.bench.plan_modes", description=__doc__)
-    mixes = list(PlanModesConfig().distributions)
-    parser.add_argument("--mix", action="append", help=f"a mix of lengths, any number of times; else {mixes}")
-    parser.add_argument("--samples", type=int, default=100_000, help="samples of an epoch")
-    parser.add_argument("--ranks", type=int, default=8, help="data-parallel ranks")
-    parser.add_argument("--dataset", help="an Energon dataset to measure reading by")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    options = parser.parse_args(arguments)
-    config = PlanModesConfig(
-        distributions=tuple(options.mix or mixes),
-        num_samples=options.samples,
-        ranks=options.ranks,
-        dataset=options.dataset,
-    )
-    records = run(config, lambda done, total, label: print(f"{done}/{total} {label}", file=sys.stderr))
-    print("\n".join(record.to_json() for record in records) if options.json else tables(records))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

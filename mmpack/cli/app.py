@@ -83,6 +83,9 @@ def convert(
         int | None, typer.Option(help="Most samples in a tar file. [default: 1000]")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DST.")] = False,
+    length_index: Annotated[
+        Path | None, typer.Option(help="Measure all lengths for this YAML file's data.order=global_plan.")
+    ] = None,
     set_: Set = None,
     json_: Json = False,
 ) -> None:
@@ -100,7 +103,7 @@ def convert(
         "overwrite": overwrite or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    run(build_config(src, dst, given, set_ or []), as_json=json_)
+    run(build_config(src, dst, given, set_ or []), as_json=json_, length_index=length_index)
 
 
 @app.command(epilog="Example: mmpack plan configs/demo.yaml --global-batch-size 128 --data-parallel-size 8")
@@ -268,6 +271,9 @@ def check(
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Leave bad samples out from now on.")] = False,
     max_bad: Annotated[float, typer.Option(help="Share of bad samples that is still exit code 0.")] = 0.0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    length_index: Annotated[
+        bool, typer.Option("--length-index", help="Measure all lengths for --config's data.order=global_plan.")
+    ] = False,
     html: Html = None,
     set_: Set = None,
     json_: Json = False,
@@ -288,6 +294,7 @@ def check(
         workers=workers,
         html=html,
         as_json=json_,
+        length_index=length_index,
     )
     raise typer.Exit(code)
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmpack.bench import batching, packers
+from mmpack.bench import batching, packers, plan_modes
 from mmpack.bench.records import tables
 from mmpack.cli.show import progress, say
 from mmpack.config import read_document
 from mmpack.errors import ConfigError, nearest
 
-BENCHES: dict[str, Any] = {packers.BENCH: packers, batching.BENCH: batching}
+BENCHES: dict[str, Any] = {packers.BENCH: packers, batching.BENCH: batching, plan_modes.BENCH: plan_modes}
 
 
 def run(path: str, settings: Sequence[str], *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from mmpack.check import CheckConfig, CheckReport, check, histogram, quarantine
+from mmpack.cli import lengths
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.config import package_path, read_config
 from mmpack.errors import ConfigError
@@ -29,14 +30,17 @@ def run(
     workers: int,
     html: Path | None,
     as_json: bool,
+    length_index: bool = False,
 ) -> int:
-    """Checks, shows, and leaves bad samples out where asked. Returns the exit code: 0, or 1 above the budget."""
+    """Checks, shows, and leaves bad samples out, measures lengths where asked. Returns 0, or 1 above the budget."""
     if not path.exists():
         raise ConfigError(f"{str(path)!r} does not exist; give the folder of an Energon dataset, a metadataset's YAML "
                           "file, or a file of records")  # fmt: skip
     settings = _settings(path, config, overrides, split, image_root, record_format, deep, max_bad, workers)
     if leave_out and not settings.is_dataset:
         raise ConfigError(f"--quarantine: {path} is no Energon dataset; `mmpack convert` skips its bad samples")
+    if length_index and (config is None or not settings.is_dataset):
+        raise ConfigError("--length-index needs an Energon dataset, and --config: the file that training will use")
     with progress("checking") as advance:
         report = check(settings, lambda done, total: advance(done, total, ""))
     written = quarantine(report.counts.bad) if leave_out else []
@@ -45,10 +49,17 @@ def run(
 
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(check_html(report), encoding="utf-8")
+    measured = {}
+    if length_index:
+        assert config is not None
+        measured = lengths.build(path, config, overrides, split=split or "train", workers=workers)
     if as_json:
-        print_json(report.to_json() | {"quarantined": [{"file": str(file), "entries": n} for file, n in written]})
+        quarantined = {"quarantined": [{"file": str(file), "entries": n} for file, n in written]}
+        print_json(report.to_json() | quarantined | ({"length_index": measured} if measured else {}))
     else:
         _show(report)
+        if measured:
+            say(": ".join(lengths.row(measured)))
         for file, number in written:
             say(f"Quarantine: {number} entries new under `exclude` in {file}; the file as it was is beside it")
         if html is not None:

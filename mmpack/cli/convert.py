@@ -51,8 +51,18 @@ def parse_split(text: str) -> dict[str, float]:
     return shares
 
 
-def run(config: ConvertConfig, *, as_json: bool, quiet: bool = False) -> ConvertReport:
-    """Converts with progress and shows the report, unless `quiet`."""
+def run(
+    config: ConvertConfig, *, as_json: bool, quiet: bool = False, length_index: Path | None = None
+) -> ConvertReport:
+    """Converts with progress and shows the report, unless `quiet`.
+
+    With `length_index`, a config file, the lengths of the split ``train`` (the first, where there is none) are measured
+    for its data section.
+    """
+    if length_index is not None:
+        from mmpack.config import read_config
+
+        read_config(length_index, [f"data.path={config.dst}"])  # what is wrong with it is said before the work
     with progress("converting") as advance:
         report = convert(config, lambda done, total: advance(done, total, ""))
     for note in report.notes:
@@ -62,10 +72,16 @@ def run(config: ConvertConfig, *, as_json: bool, quiet: bool = False) -> Convert
         root = config.image_root or config.src.parent
         what = f"pictures of {missing} of {len(report.samples)} samples are not under {root}"
         say(f"Warning: {what}; is --image-root right?", as_json=True)
+    measured = {}
+    if length_index is not None:
+        from mmpack.cli import lengths
+
+        split = "train" if "train" in report.splits else next(iter(report.splits))
+        measured = lengths.build(report.path, length_index, [], split=split, workers=config.workers)
     if quiet:
         return report
     if as_json:
-        print_json(report.to_json())
+        print_json(report.to_json() | ({"length_index": measured} if measured else {}))
         return report
     rows = [
         ("source", report.source),
@@ -77,6 +93,8 @@ def run(config: ConvertConfig, *, as_json: bool, quiet: bool = False) -> Convert
     ]
     if report.num_duplicate_ids:
         rows.append(("ids that occur twice", f"{report.num_duplicate_ids} (kept, each under a key of its own)"))
+    if length_index is not None:
+        rows.append(lengths.row(measured))
     print_table(f"Converted {config.src}", rows)
     say(f"Dataset: {report.path}   report with every skipped sample: {report.path / REPORT_NAME}")
     return report

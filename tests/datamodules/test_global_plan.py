@@ -157,29 +157,59 @@ def run_cli(energon_dataset: Path, tokenizer: Any, tmp_path: Path) -> Callable[.
 
     from mmpack.cli.app import app
 
+    config = write_config(tmp_path, tokenizer, energon_dataset)
+
+    def run(command: str, *arguments: str) -> str:
+        result = CliRunner().invoke(app, [command, str(config), *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
+
+
+def write_config(tmp_path: Path, tokenizer: Any, dataset: Path = Path("nowhere")) -> Path:
+    """A configuration of packs as small as the suite's."""
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     (tmp_path / "config.yaml").write_text(
         f"""
 data:
-  path: {energon_dataset}
+  path: {dataset}
   tokenizer: {tmp_path / "tokenizer"}
   tile: {{tile_size_px: 28, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}}
   num_image_embeddings_per_tile: 4
   seq_length: 512
   packed_sequence_size: 512
+  packing_buffer_size: 40
   num_workers: 0
 model: {{image_size_px: 28, patch_size_px: 14, vision_hidden_size: 32, text_hidden_size: 32}}
 train: {{output_dir: {tmp_path / "run"}, max_steps: 3}}
 """,
         encoding="utf-8",
     )
+    return tmp_path / "config.yaml"
 
-    def run(command: str, *arguments: str) -> str:
-        result = CliRunner().invoke(app, [command, str(tmp_path / "config.yaml"), *arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
 
-    return run
+def test_convert_and_check_measure_what_training_will_use(tokenizer: Any, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from mmpack.cli.app import app
+    from mmpack.config import read_config
+    from tests.conftest import write_llava
+
+    source, dataset, config = write_llava(tmp_path, 30), tmp_path / "energon", str(write_config(tmp_path, tokenizer))
+
+    def shown(*arguments: str) -> dict[str, Any]:
+        result = CliRunner().invoke(app, [*arguments, "--workers", "1", "--json"], catch_exceptions=False)
+        return json.loads(result.stdout)["length_index"]  # type: ignore[no-any-return]
+
+    converted = shown("convert", str(source), str(dataset), "--image-root", str(source.parent / "images"), 
+                      "--split", "train=0.5,val=0.5", "--length-index", config)  # fmt: skip
+    assert (converted["split"], converted["samples"], converted["usable"]) == ("train", 15, 15)
+    checked = shown("check", str(dataset), "--config", config, "--length-index")
+    assert checked == converted
+    module = read_config(config, [f"data.path={dataset}", "data.order=global_plan"]).data_module()
+    assert str(module.train_dataloader().whole.index.folder) == converted["folder"]
+    assert len(list(Path(converted["folder"]).parent.iterdir())) == 1  # training did not measure again
 
 
 def test_digest_tells_batches_apart(uncut: list[Any]) -> None:
