@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Lightning lies apart: importing it costs every process of the suite three seconds.
+LIGHTNING := $(abspath $(VENV))/lightning
+LIGHTNING_TESTS := tests/datamodules/test_lightning.py tests/examples -k lightning
 
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -15,6 +18,7 @@ test test-slow: export OMP_NUM_THREADS ?= 1  # two test processes on two cores
 
 test: $(READY)  ## the test suite
 	$(BIN)/python -m pytest -n 2 -m "not slow" --doctest-modules mmpack tests
+	PYTHONPATH=$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS)
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -n 2 -m slow
@@ -42,4 +46,6 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps --target $(LIGHTNING) \
+		lightning pytorch-lightning lightning-utilities torchmetrics
 	@touch $(READY)

@@ -173,9 +173,10 @@ def test_two_ranks_save_one_state_from_which_one_goes_on(tmp_path: Path) -> None
     repo = Path(__file__).parents[2]
 
     def run(name: str, devices: int, steps: int, *ckpt: str) -> list[list[str]]:
+        path = os.pathsep.join([str(repo), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             [sys.executable, str(script), str(tmp_path), name, str(devices), str(steps), *ckpt],
-            cwd=repo, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": str(repo)},
+            cwd=repo, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": path},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
         return [(tmp_path / f"{name}-{rank}").read_text().split() for rank in range(devices)]
