@@ -146,8 +146,7 @@ class PackDataModule(_Base, Generic[B]):
     @property
     def pack_capacity(self) -> int | None:
         """Tokens that a training pack holds at most; None where batches are rows of samples."""
-        capacity: int | None = getattr(getattr(self._train.factory, "stream", None), "capacity", None)
-        return capacity
+        return self._train.pack_capacity
 
     def _exchange(self) -> Exchange | None:
         """How ranks that are processes of one job agree on the length of an epoch."""

@@ -166,12 +166,6 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
             prefetch=self.prefetch,
         )
 
-    @property
-    def pack_capacity(self) -> int | None:
-        """Tokens that a training pack holds at most; None where batches are rows of samples."""
-        factory = self._train.factory
-        return factory.whole.config.capacity if isinstance(factory, Lanes) else super().pack_capacity
-
     def stream_factory(self, split: str, *, training: bool = False) -> EnergonStreamFactory:
         """Opens the logical streams of a split: shuffled if `training`, else every sample once in order."""
         task_encoder = self.task_encoder if training else self.validation_task_encoder

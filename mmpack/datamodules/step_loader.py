@@ -11,6 +11,7 @@ from mmpack.batch import B, Batch
 from mmpack.datamodules.step_plan import Step, StepPlanner
 from mmpack.dynamic import MicroBatch
 from mmpack.errors import StateError
+from mmpack.packing import PackingMeter, PackingMetrics
 from mmpack.stats import DropLedger
 
 STATE_VERSION = 1
@@ -52,6 +53,7 @@ class StepLoader(Generic[B]):
         self._handed: deque[tuple[int, dict[str, Any]]] = deque()  # numbers of batches not confirmed yet, with states
         self._confirmed: dict[str, Any] | None = None
         self._plan: tuple[int, list[Step]] | None = None
+        self._meter = PackingMeter()
 
     def plan(self, epoch: int) -> list[Step]:
         """The steps of this rank in `epoch`."""
@@ -75,6 +77,8 @@ class StepLoader(Generic[B]):
         self._handed.clear()
         self._confirmed = self._state() if self.confirming else None
         plan = self.plan(self.epoch)
+        if self._step == self._within == 0:
+            self._meter = PackingMeter()
         while self._step < len(plan):
             yield self._batches(plan, self._step)
         self.epoch, self._step = self.epoch + 1, 0
@@ -88,9 +92,22 @@ class StepLoader(Generic[B]):
             if self._within == len(step):
                 self._step, self._within = number + 1, 0
             batch = self._make_batch(step[at], (before + at) * self.planner.world_size + self.rank)
+            if step[at].indices:
+                positions = max(batch.num_tokens, self.pack_capacity or 0)
+                self._meter.add(batch.num_real_tokens, positions, num_sequences=batch.num_samples)
             if self.confirming:
                 self._handed.append((batch.pack_index, self._state()))
             yield batch
+
+    @property
+    def pack_capacity(self) -> int | None:
+        """Tokens that a pack holds at most; None where batches are rows of samples."""
+        return self.planner.capacity if "packing" in self.planner.batching else None
+
+    @property
+    def packing(self) -> PackingMetrics:
+        """How well the batches are filled that this rank has taken in this epoch, or since a state was loaded in it."""
+        return self._meter.metrics()
 
     def confirm(self, batch: Batch) -> None:
         """Says that `batch` has been consumed, and all that were taken before it; for when `confirming` is set."""
@@ -135,3 +152,4 @@ class StepLoader(Generic[B]):
             )
         self.epoch, self._step, self._within = state["epoch"], state["step"], state["micro_batch"]
         self._handed.clear()
+        self._meter = PackingMeter()

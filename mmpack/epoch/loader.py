@@ -85,6 +85,11 @@ class GlobalPlanLoader(PackLoader[B]):
         return super()._open_feed()
 
     @property
+    def pack_capacity(self) -> int:
+        """Tokens that a pack holds at most."""
+        return self.whole.config.capacity
+
+    @property
     def drops(self) -> DropLedger:
         """What this rank has counted so far, as of the packs taken; rank 0 counts what no epoch has, in each epoch."""
         ledger = DropLedger.from_dict(self._counted.to_dict())

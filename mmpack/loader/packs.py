@@ -20,6 +20,7 @@ from mmpack.errors import ConfigError, StateError
 from mmpack.loader.contract import StreamFactory
 from mmpack.loader.equal import EqualSteps, Exchange, sure_turns
 from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
+from mmpack.packing import PackingMeter, PackingMetrics
 from mmpack.stats import DropLedger
 
 
@@ -78,6 +79,7 @@ class PackLoader(Generic[B]):
         self._handed: deque[tuple[tuple[int, int], dict[str, Any]]] = deque()  # packs not confirmed yet, with states
         self._confirmed: dict[str, Any] | None = None
         self._iteration = 0  # of those begun; an older one must not go on
+        self._meter = PackingMeter()
         self._reset()
 
     def _reset(self) -> None:
@@ -128,6 +130,8 @@ class PackLoader(Generic[B]):
     def _consume(self, feed: Feed[B]) -> Iterator[B]:
         own = self._own_streams()
         ended: set[int] = set()
+        if self._steps == 0:
+            self._meter = PackingMeter()
         iteration = self._iteration
         equal = None if self.exchange is None else EqualSteps(self.exchange)
         empty_turns = 0  # in a row, on all ranks: one for each stream of a rank, and the epoch is over everywhere
@@ -150,6 +154,9 @@ class PackLoader(Generic[B]):
             empty_turns = 0 if any_pack else empty_turns + 1
             if any_pack:
                 batch = self.factory.filler(pack_index) if item is None else item
+                if item is not None:
+                    positions = max(item.num_tokens, self.pack_capacity or 0)
+                    self._meter.add(item.num_real_tokens, positions, num_sequences=item.num_samples)
                 if self.confirming:
                     self._handed.append((_name_of(batch), self._state()))
                 yield batch
@@ -170,6 +177,20 @@ class PackLoader(Generic[B]):
             if state is not None:
                 ledger.merge(DropLedger.from_dict(state["drops"]))
         return ledger
+
+    @property
+    def pack_capacity(self) -> int | None:
+        """Tokens that a pack holds at most; None where batches are rows of samples."""
+        capacity: int | None = getattr(getattr(self.factory, "stream", None), "capacity", None)
+        return capacity
+
+    @property
+    def packing(self) -> PackingMetrics:
+        """How well the packs are filled that this rank has taken in this epoch, or since a state was loaded in it.
+
+        A pack's positions are `pack_capacity`, or those of its row where that is longer or there is no capacity.
+        """
+        return self._meter.metrics()
 
     def confirm(self, batch: B) -> None:
         """Says that `batch` has been consumed, and all that were taken before it; for when `confirming` is set."""
@@ -215,6 +236,7 @@ class PackLoader(Generic[B]):
     def _moved_to(self, epoch: int, next_pack: int, shift: int) -> None:
         self._iteration += 1
         self._handed.clear()
+        self._meter = PackingMeter()
         self.epoch, self._base, self._steps, self._shift = epoch, next_pack, 0, shift
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from mmpack.errors import ConfigError
 from mmpack.packing.exact_fill import next_pack
 from mmpack.packing.limits import UNLIMITED, Limits, make_limits
-from mmpack.packing.metrics import PackingMetrics, load_metrics, packing_metrics
+from mmpack.packing.metrics import PackingMeter, PackingMetrics, load_metrics, packing_metrics
 from mmpack.registry import Registry
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "UNLIMITED",
     "Limits",
     "Packer",
+    "PackingMeter",
     "PackingMetrics",
     "check_capacity",
     "check_length",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,16 +39,49 @@ def load_metrics(loads: Sequence[int], positions: Sequence[int], *, num_sequence
     >>> load_metrics([90, 100], [100, 100], num_sequences=7).bin_utilization
     0.95
     """
-    num_tokens, num_positions = sum(loads), sum(positions)
-    utilization = num_tokens / num_positions if num_positions else 1.0
-    deviation = statistics.stdev(loads) / statistics.fmean(loads) if len(loads) > 1 and num_tokens else 0.0
-    largest = max(positions, default=0)
-    return PackingMetrics(
-        num_sequences=num_sequences,
-        num_bins=len(loads),
-        num_tokens=num_tokens,
-        bin_utilization=utilization,
-        waste_ratio=1.0 - utilization,
-        bin_balance=1.0 - deviation,
-        packing_efficiency=-(-num_tokens // largest) / len(loads) if largest else 1.0,
-    )
+    meter = PackingMeter()
+    for load, held in zip(loads, positions, strict=True):
+        meter.add(load, held, num_sequences=0)
+    return meter.metrics(num_sequences=num_sequences)
+
+
+class PackingMeter:
+    """The same of packs that come one by one and are not kept.
+
+    >>> meter = PackingMeter()
+    >>> for load in (90, 100):
+    ...     meter.add(load, 100, num_sequences=3)
+    >>> meter.metrics().bin_utilization, meter.metrics().num_sequences
+    (0.95, 6)
+    """
+
+    def __init__(self) -> None:
+        self._num_bins = self._num_sequences = self._largest = 0
+        self._tokens = self._squares = self._positions = 0  # whole numbers: nothing is lost to rounding
+
+    def add(self, load: int, positions: int, *, num_sequences: int) -> None:
+        """One more pack of `load` tokens in `positions`."""
+        self._num_bins += 1
+        self._num_sequences += num_sequences
+        self._tokens += load
+        self._squares += load * load
+        self._positions += positions
+        self._largest = max(self._largest, positions)
+
+    def metrics(self, *, num_sequences: int | None = None) -> PackingMetrics:
+        """Of all packs so far; `num_sequences` in place of what was counted."""
+        count, tokens = self._num_bins, self._tokens
+        utilization = tokens / self._positions if self._positions else 1.0
+        deviation = 0.0
+        if count > 1 and tokens:
+            variance = (count * self._squares - tokens * tokens) / (count * (count - 1))
+            deviation = math.sqrt(variance) * count / tokens
+        return PackingMetrics(
+            num_sequences=self._num_sequences if num_sequences is None else num_sequences,
+            num_bins=count,
+            num_tokens=tokens,
+            bin_utilization=utilization,
+            waste_ratio=1.0 - utilization,
+            bin_balance=1.0 - deviation,
+            packing_efficiency=-(-tokens // self._largest) / count if self._largest else 1.0,
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mmpack.errors import ConfigError, StateError
+from mmpack.packing import load_metrics
 from tests.conftest import data_module, digest
 
 
@@ -48,6 +49,21 @@ def test_an_epoch_has_the_same_packs_on_two_ranks(energon_dataset: Path, tokeniz
         options = {"data_parallel_rank": rank, "data_parallel_size": 2, "repeat": False}
         got |= {b.pack_index: digest(b) for b in packs(energon_dataset, tokenizer, None, **options)}
     assert got == expected
+
+
+def test_the_loader_knows_how_full_its_packs_are(energon_dataset: Path, tokenizer: Any) -> None:
+    data = data_module(energon_dataset, tokenizer, repeat=False)
+    loader = data.train_dataloader()
+    for _ in range(2):  # every epoch for itself
+        taken = list(loader)
+        expected = load_metrics(
+            [b.num_real_tokens for b in taken], [512] * len(taken), num_sequences=sum(b.num_samples for b in taken)
+        )
+        assert loader.pack_capacity == data.pack_capacity == 512
+        assert loader.packing == expected
+        assert (expected.num_sequences, expected.num_bins) == (340, len(taken))
+    loader.load_state_dict(loader.state_dict())
+    assert loader.packing.num_bins == 0
 
 
 def test_another_seed_is_another_order(energon_dataset: Path, tokenizer: Any) -> None:
