@@ -147,27 +147,32 @@ class ErrorBudget:
     What a policy leaves out or cuts (`CHOSEN`) is no fault.
 
     Args:
-        max_share: of the window, at least 0 and below 1.
-        window: samples that are looked back on. Nothing stops before `max_share` x `window` faults.
+        max_bad_share: of the window, at least 0 and below 1.
+        window: samples that are looked back on. Nothing stops before `max_bad_share` x `window` faults.
 
     Raises:
         ConfigError: a share or a window that cannot be.
     """
 
-    max_share: float = 0.05
+    max_bad_share: float = 0.05
     window: int = 1000
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_share < 1:
-            raise ConfigError(f"max_share={self.max_share}; it must be at least 0 and below 1, such as 0.05")
+        if not 0 <= self.max_bad_share < 1:
+            raise ConfigError(f"max_bad_share={self.max_bad_share}; it must be at least 0 and below 1, such as 0.05")
         if self.window < 1:
             raise ConfigError(f"window={self.window}; it must be at least 1 sample")
+
+    @classmethod
+    def of(cls, max_bad_share: float | None, bad_share_window: int) -> ErrorBudget | None:
+        """The budget of two settings, or none without a share."""
+        return None if max_bad_share is None else cls(max_bad_share=max_bad_share, window=bad_share_window)
 
 
 class RecentLosses:
     """The faults among the samples read last, against a budget.
 
-    >>> recent = RecentLosses(ErrorBudget(max_share=0.5, window=2))
+    >>> recent = RecentLosses(ErrorBudget(max_bad_share=0.5, window=2))
     >>> for reason in (Reason.UNREADABLE, Reason.NO_ANSWER):
     ...     recent.read()
     ...     recent.lost(reason)
@@ -175,7 +180,7 @@ class RecentLosses:
     Traceback (most recent call last):
     ...
     mmpack.errors.DataError: 2 of the last 2 samples of 'web' were lost (1 no_answer, 1 unreadable), more than \
-max_share=0.5 allows; `mmpack check` lists them, and with --quarantine leaves them out
+max_bad_share=0.5 allows; `mmpack check` lists them, and with --quarantine leaves them out
     """
 
     def __init__(self, budget: ErrorBudget | None = None) -> None:
@@ -197,13 +202,13 @@ max_share=0.5 allows; `mmpack check` lists them, and with --quarantine leaves th
     def check(self, name: str) -> None:
         """Raises DataError, with the counts by reason, if the budget of the data `name` is spent."""
         budget = self.budget
-        if budget is None or len(self._faults) <= budget.max_share * budget.window:
+        if budget is None or len(self._faults) <= budget.max_bad_share * budget.window:
             return
         by_reason = Counter(reason.value for _, reason in self._faults)
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(by_reason.items()))
         raise DataError(
             f"{len(self._faults)} of the last {min(self._num_read, budget.window)} samples of {name!r} were lost "
-            f"({counts}), more than max_share={budget.max_share} allows; `mmpack check` lists them, and with "
+            f"({counts}), more than max_bad_share={budget.max_bad_share} allows; `mmpack check` lists them, and with "
             "--quarantine leaves them out"
         )
 

@@ -147,13 +147,13 @@ def test_ledger_logs_one_line_a_kind_and_then_ever_more_rarely(caplog):
     st.integers(1, 30),
     st.integers(0, 120),
 )
-def test_budget_is_a_share_of_the_window(events, max_share, window, saved_at):
+def test_budget_is_a_share_of_the_window(events, max_bad_share, window, saved_at):
     """Against a plain list of what was read last; saved and restored on the way."""
-    budget = ErrorBudget(max_share=max_share, window=window)
+    budget = ErrorBudget(max_bad_share=max_bad_share, window=window)
     ledger = DropLedger(budget=budget)
     faults = []
     for number, reason in enumerate(events):
-        spent = sum(faults[-window:]) > max_share * window
+        spent = sum(faults[-window:]) > max_bad_share * window
         if spent:
             with pytest.raises(DataError, match=r"of the last \d+ samples of 'web' were lost"):
                 ledger.read("web")
@@ -170,11 +170,11 @@ def test_budget_is_a_share_of_the_window(events, max_share, window, saved_at):
 
 
 def test_budget_names_the_counts_by_reason():
-    ledger = DropLedger(budget=ErrorBudget(max_share=0.01, window=100))
+    ledger = DropLedger(budget=ErrorBudget(max_bad_share=0.01, window=100))
     ledger.read("web")
     for reason in (Reason.NOT_AN_IMAGE, Reason.NOT_AN_IMAGE, Reason.UNREADABLE):
         ledger.count("a", reason, "k")
-    with pytest.raises(DataError, match=r"\(2 not_an_image, 1 unreadable\), more than max_share=0\.01"):
+    with pytest.raises(DataError, match=r"\(2 not_an_image, 1 unreadable\), more than max_bad_share=0\.01"):
         ledger.read("web")
     free = DropLedger()
     for _ in range(50):
@@ -183,7 +183,7 @@ def test_budget_names_the_counts_by_reason():
     assert free.recent.state() == []
 
 
-@pytest.mark.parametrize("options", [{"max_share": 1.0}, {"max_share": -0.1}, {"window": 0}])
+@pytest.mark.parametrize("options", [{"max_bad_share": 1.0}, {"max_bad_share": -0.1}, {"window": 0}])
 def test_budget_that_cannot_be(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         ErrorBudget(**options)

@@ -79,6 +79,8 @@ class DataSection(Section):
     num_val_workers: int | None = None
     num_streams: int | None = None
     align_window: int = 1
+    max_bad_share: float | None = None
+    bad_share_window: int = 1000
     shuffle_buffer_size: int | None = 20
     max_samples_per_sequence: int | None = 100
     seed: int = 0

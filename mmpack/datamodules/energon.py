@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mmpack.epoch import GlobalPlanLoader
 from mmpack.epoch.packs import Lanes
 from mmpack.errors import ConfigError, nearest
 from mmpack.loader import PackLoader, StreamFactory
+from mmpack.stats import ErrorBudget
 from mmpack.stream.mixed import UNITS
 
 
@@ -51,6 +53,8 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
             "tokens" (exact shares of the tokens that the model sees).
         align_window: plans that a stream holds back so that at each step all ranks get packs of about equal cost; 1
             holds none. It changes the order of the packs, so it stays the same for the life of a run.
+        max_bad_share: stop with an error once more than this share of the last `bad_share_window` samples of a stream
+            was lost to faults (what `oversize` leaves out is none); None bears any number. Counts are in `drops`.
         order: how training goes through the data. "stream": a window of `packing_buffer_size` samples over each logical
             stream. "global_plan": every epoch is shuffled, packed and balanced as a whole, ahead (`mmpack.epoch`). The
             first start measures all samples, with `num_workers` processes, and keeps that beside the data; every
@@ -88,6 +92,8 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         repeat: bool = True,
         num_streams: int | None = None,
         align_window: int = 1,
+        max_bad_share: float | None = None,
+        bad_share_window: int = 1000,
         batching: str | None = None,
         packing_buffer_tokens: int | None = None,
         tokens_per_microbatch: int | None = None,
@@ -140,6 +146,7 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         self.blend_by = blend_by
         self.seed, self.repeat, self.num_streams = seed, repeat, num_streams
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
+        self.error_budget = ErrorBudget.of(max_bad_share, bad_share_window)
         self._open_train()
         self.num_streams = None if order == "global_plan" else self._train.num_streams
 
@@ -178,9 +185,10 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
             shuffle_buffer_size=self._shuffle[0] if training else None,
             max_samples_per_sequence=self._shuffle[1] if training else None,
         )
+        stream = self.batching.stream_config(task_encoder, self.seq_length, seed=self.seed, training=training)
         return EnergonStreamFactory.build(
             source=source,
-            stream=self.batching.stream_config(task_encoder, self.seq_length, seed=self.seed, training=training),
+            stream=replace(stream, error_budget=self.error_budget if training else None),
             encoder=task_encoder.build_encoder(self.seq_length),
             collator=self.batching.collator(task_encoder, self.seq_length),
             num_positions=self.batching.positions(task_encoder, self.seq_length),

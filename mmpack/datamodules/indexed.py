@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from mmpack.datamodules.factory import PackStreamFactory, collator_settings, def
 from mmpack.datamodules.rows import Rows
 from mmpack.errors import ConfigError
 from mmpack.sample import Conversation
+from mmpack.stats import ErrorBudget
 from mmpack.stream import OpenSource, StreamConfig
 from mmpack.stream.packs import Encoder
 from mmpack.tiling import TilingPolicy
@@ -56,6 +58,7 @@ class IndexedDataModule(PackDataModule[Batch]):
     rows: Rows
     seed: int
     num_streams: int | None
+    error_budget: ErrorBudget | None = None
 
     def _factory(
         self,
@@ -69,7 +72,8 @@ class IndexedDataModule(PackDataModule[Batch]):
         endless: bool,
         settings: dict[str, Any],
     ) -> PackStreamFactory[Batch]:
-        stream: StreamConfig = self.rows.stream_config(seed=self.seed, training=training)
+        chosen: StreamConfig = self.rows.stream_config(seed=self.seed, training=training)
+        stream = replace(chosen, error_budget=self.error_budget if training else None)
         collator: Any = self.rows.collator(tiling, pad_token_id=pad)
         assert isinstance(collator, Collator | PaddedCollator)
         described = {

@@ -17,6 +17,7 @@ from mmpack.encode import LengthLimit, SampleEncoder
 from mmpack.errors import ConfigError
 from mmpack.indexed import IndexedDataset, OpenIndexed
 from mmpack.layout import Layout
+from mmpack.stats import ErrorBudget
 from mmpack.stream import OpenSource
 from mmpack.stream.mixed import OpenMix
 from mmpack.tiling import TileSpec
@@ -58,7 +59,7 @@ class NevaLazyDataModule(IndexedDataModule):
         shuffle: another order in every epoch; False for that of the files.
         repeat: train for ever; False makes every iteration one epoch.
         num_streams: logical streams; None for a number that the data decides. Fixed for the life of a run.
-        align_window: of `EnergonMultiModalDataModule`.
+        align_window, max_bad_share, bad_share_window: of `EnergonMultiModalDataModule`.
         data_parallel_rank, data_parallel_size, num_val_workers, prefetch: as in `PackDataModule`.
 
     Raises:
@@ -100,6 +101,8 @@ class NevaLazyDataModule(IndexedDataModule):
         repeat: bool = True,
         num_streams: int | None = None,
         align_window: int = 1,
+        max_bad_share: float | None = None,
+        bad_share_window: int = 1000,
         num_val_workers: int | None = None,
         data_parallel_rank: int | None = None,
         data_parallel_size: int | None = None,
@@ -122,6 +125,7 @@ class NevaLazyDataModule(IndexedDataModule):
         self.pin_memory, self.persistent_workers = pin_memory, persistent_workers
         self.packed_sequence = packed_sequence if use_packed_sequence is None else use_packed_sequence
         self.seed, self.shuffle, self.repeat, self.num_streams = seed, shuffle, repeat, num_streams
+        self.error_budget = ErrorBudget.of(max_bad_share, bad_share_window)
         self.rows = Rows(
             seq_length=seq_length,
             decoder_seq_length=decoder_seq_length,

@@ -180,11 +180,15 @@ def test_the_budget_stops_a_stream_and_names_the_reasons(good: Path, tokenizer: 
 
     bad, lost = damaged(good, tmp_path, "missing")
     factory = data_module(bad, tokenizer, **OPTIONS).factory("train", training=True)
-    config = replace(factory.stream, error_budget=ErrorBudget(max_share=0.1, window=20))
+    config = replace(factory.stream, error_budget=ErrorBudget(max_bad_share=0.1, window=20))
     streams = [replace(factory, stream=config)(stream) for stream in range(2)]
     with pytest.raises(DataError, match=r"3 of the last \d+ samples .* were lost \(3 unreadable\)"):
         list(itertools.chain(*streams))
-    allowed = replace(factory.stream, error_budget=ErrorBudget(max_share=0.9, window=20))
+    for num_workers in (0, 1):
+        given = {"max_bad_share": 0.1, "bad_share_window": 20, "num_workers": num_workers}
+        with pytest.raises(DataError, match=r"max_bad_share=0\.1 allows"):
+            list(data_module(bad, tokenizer, **OPTIONS, **given).train_dataloader())
+    allowed = replace(factory.stream, error_budget=ErrorBudget(max_bad_share=0.9, window=20))
     packs = [batch for stream in range(2) for batch in replace(factory, stream=allowed)(stream)]
     assert sum(len(batch.sample_keys) for batch in packs) == 60 - len(lost)
 
