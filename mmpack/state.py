@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 from mmpack.errors import StateError
 
@@ -37,6 +37,7 @@ StreamState = dict[str, Any] | bytes | None
 _COMPRESSED_FROM = 24 << 10  # bytes of a stream's state
 _ABANDONED_S = 600  # a save takes less
 _KEYS = ("version", "mode", "settings", "versions", "num_streams", "epoch", "next_pack", "shift", "streams")
+_NUMBERS = {"num_streams": 1, "epoch": 0, "next_pack": 0, "shift": 0}  # and the least of each
 _MODES = {"streams": "logical streams", "plan": "the global plan mode"}
 
 # Beginning of a setting's name -> (its class, whether a difference is refused). The longest that fits counts; what
@@ -122,9 +123,14 @@ def opened(state: StreamState) -> dict[str, Any] | None:
     if not isinstance(state, bytes):
         return state
     try:
-        return cast(dict[str, Any], _PlainUnpickler(io.BytesIO(zlib.decompress(state))).load())
-    except (zlib.error, pickle.UnpicklingError, EOFError) as error:
-        raise StateError(f"the state of a stream is damaged: {error}") from None
+        plain = _PlainUnpickler(io.BytesIO(zlib.decompress(state))).load()
+    except StateError:
+        raise
+    except Exception as error:  # whatever damaged bytes make of it
+        raise StateError(f"the state of a stream is damaged: {type(error).__name__}: {error}") from None
+    if not isinstance(plain, dict):
+        raise StateError(f"the state of a stream is damaged: it is a {type(plain).__name__}")
+    return plain
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -164,6 +170,7 @@ def check(
         raise StateError(f"the state has format version {state['version']!r}, this mmpack reads {STATE_VERSION}")
     if not isinstance(state, Mapping) or any(key not in state for key in _KEYS):
         raise StateError("this is not a state of mmpack's loader: it lacks some of " + ", ".join(_KEYS))
+    _require_shape(state)
     if state["mode"] != mode:
         saved_mode, now = _MODES.get(state["mode"], state["mode"]), _MODES[mode]
         raise StateError(f"the state was made by {saved_mode}, this run uses {now}; go on with {saved_mode}")
@@ -183,6 +190,20 @@ def check(
     )
     if told:
         warnings.warn("the state was made with others, which changes no pack: " + "; ".join(told), stacklevel=3)
+
+
+def _require_shape(state: Mapping[str, Any]) -> None:
+    """Raises StateError if what a state holds cannot be what was saved: a damaged or a foreign one."""
+    for name, least in _NUMBERS.items():
+        value = state[name]
+        if type(value) is not int or value < least:
+            raise StateError(f"the state is damaged: {name}={value!r}, it must be a whole number of at least {least}")
+    for name, kind in (("mode", str), ("settings", Mapping), ("versions", Mapping), ("streams", Mapping)):
+        if not isinstance(state[name], kind):
+            raise StateError(f"the state is damaged: {name}={state[name]!r}, it must be a {kind.__name__.lower()}")
+    for stream, held in state["streams"].items():
+        if not isinstance(stream, str) or not isinstance(held, dict | bytes | None):
+            raise StateError(f"the state is damaged: it holds a {type(held).__name__} for stream {stream!r}")
 
 
 def merge(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

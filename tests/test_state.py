@@ -197,3 +197,32 @@ def test_what_killed_saves_left_is_removed_later(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
     state.save_state(tmp_path / "state.pt", {"a": 1})
     assert sorted(file.name for file in tmp_path.iterdir()) == [new.name, "state.pt"]  # somebody may be writing that
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mode": []}, r"damaged: mode=\[\], it must be a str"),
+        ({"settings": None}, "damaged: settings=None"),
+        ({"versions": "x"}, "damaged: versions='x'"),
+        ({"epoch": "x"}, "damaged: epoch='x', it must be a whole number of at least 0"),
+        ({"next_pack": -1}, "damaged: next_pack=-1"),
+        ({"next_pack": True}, "damaged: next_pack=True"),
+        ({"shift": None}, "damaged: shift=None"),
+        ({"num_streams": 0}, "damaged: num_streams=0"),
+        ({"streams": []}, r"damaged: streams=\[\]"),
+        ({"streams": {"0": 7}}, "damaged: it holds a int for stream '0'"),
+    ],
+)
+def test_a_state_that_cannot_have_been_saved_is_refused(changes: dict[str, Any], words: str) -> None:
+    saved = state.envelope(settings={}, versions={}, num_streams=1, epoch=0, next_pack=3, streams={0: None})
+    state.check(saved, settings={}, versions={})
+    with pytest.raises(StateError, match=words):
+        state.check(saved | changes, settings={}, versions={})
+
+
+@pytest.mark.parametrize("content", [b"junk", b"\x80\x04", pickle.dumps(7), pickle.dumps([1])])
+def test_damaged_bytes_of_a_stream_are_told(content: bytes) -> None:
+    for held in (content, zlib.compress(content)):
+        with pytest.raises(StateError, match="the state of a stream is damaged"):
+            state.opened(held)

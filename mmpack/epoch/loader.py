@@ -124,17 +124,25 @@ class GlobalPlanLoader(PackLoader[B]):
             StateError: the state does not fit; each difference is named.
         """
         states.check(state, mode="plan", settings=self.whole.settings, versions=self.whole.versions)
-        self._check_plan(state)
+        held = {rank: states.opened(counted) for rank, counted in state["streams"].items()}
+        try:
+            digests = {counted["plan"] for counted in held.values() if counted is not None} - {None}
+            ledgers = {rank: DropLedger.from_dict(counted["drops"]) for rank, counted in held.items() if counted}
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(
+                f"the state is damaged ({type(error).__name__}: {error}); resume from another one"
+            ) from error
+        self._check_plan(state, digests)
         self._moved_to(state["epoch"], state["next_pack"], state["shift"])
         self._streams = dict.fromkeys(self._own_streams())
         own = str(self.rank)
-        if state["num_streams"] == self.world_size and own in state["streams"]:
-            ledgers = [state["streams"][own]["drops"]]
+        if state["num_streams"] == self.world_size and own in ledgers:
+            mine = [ledgers[own]]
         else:  # the ranks are others now: the first takes over what all had counted
-            ledgers = [counted["drops"] for counted in state["streams"].values()] if self.rank == 0 else []
+            mine = list(ledgers.values()) if self.rank == 0 else []
         self._counted = DropLedger()
-        for ledger in ledgers:
-            self._counted.merge(DropLedger.from_dict(ledger))
+        for ledger in mine:
+            self._counted.merge(ledger)
 
     def _digest(self) -> str | None:
         """Of the present epoch's plan; None if nothing of it was handed out."""
@@ -145,12 +153,18 @@ class GlobalPlanLoader(PackLoader[B]):
             self._told = (plan, plan.digest())
         return self._told[1]
 
-    def _check_plan(self, state: Mapping[str, Any]) -> None:
+    def _check_plan(self, state: Mapping[str, Any], saved: set[str]) -> None:
         """Raises StateError if the epoch that the state stands in would be planned otherwise now."""
-        saved = {counted["plan"] for counted in state["streams"].values()} - {None}
-        if saved and saved != {self.plan(state["epoch"]).digest()}:
+        if not saved:
+            return
+        plan = self.plan(state["epoch"])
+        if saved != {plan.digest()}:
             raise StateError(
                 f"epoch {state['epoch']} is planned otherwise than when the state was saved, so its rest is not known: "
                 f"lengths in {self.whole.index.folder}, or mmpack (saved with {state['versions']}), changed; resume "
                 "with what there was, or start the epoch anew"
+            )
+        if state["next_pack"] >= plan.num_packs + state["num_streams"]:
+            raise StateError(
+                f"the state is damaged: next_pack={state['next_pack']}, the epoch has {plan.num_packs} packs"
             )

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, cast
 import torch
 
 from mmpack.batch import B, B_co
-from mmpack.errors import ConfigError, MmpackError, WorkerError
+from mmpack.errors import ConfigError, MmpackError, StateError, WorkerError
 from mmpack.loader.contract import Stream, StreamFactory
 from mmpack.loader.slots import Header, SlotMemory
 from mmpack.processes import SharedHeap, end_with_parent, quiet_fork
@@ -41,9 +41,16 @@ class Feed(Protocol[B_co]):
 
 def _open(factory: StreamFactory[B], stream: int, state: dict[str, Any] | None, epoch: int) -> Stream[B]:
     opened = factory(stream)
-    if state is not None:
-        opened.restore(state)
-    opened.begin(epoch)
+    try:
+        if state is not None:
+            opened.restore(state)
+        opened.begin(epoch)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        if state is None:
+            raise
+        raise StateError(
+            f"the state of stream {stream} is damaged ({type(error).__name__}: {error}); resume from another one"
+        ) from error
     return opened
 
 

@@ -291,3 +291,24 @@ def test_a_blend_is_planned_by_its_weights(tokenizer: Any, tmp_path: Path) -> No
         assert Counter(source for batch in batches for source in batch.sources) == {"one": 40, "two": 40}
         seen.update((source, key) for b in batches for source, key in zip(b.sources, b.sample_keys, strict=True))
     assert set(seen.values()) == {2, 6}  # 120 draws of 60 samples, 120 of 20
+
+
+def test_damaged_and_large_states(loaders: Loaders) -> None:
+    (loader,) = loaders(1)
+    next(iter(loader))
+    state = loader.state_dict()
+    counted = state["streams"]["0"]
+    for held, words in ((b"junk", "damaged"), ({}, "damaged .KeyError: 'plan'"), ({**counted, "drops": 7}, "damaged")):
+        with pytest.raises(StateError, match=words):
+            loaders(1)[0].load_state_dict({**state, "streams": {"0": held}})
+    with pytest.raises(StateError, match="damaged: next_pack=5000, the epoch has"):
+        loaders(1)[0].load_state_dict({**state, "next_pack": 5000})
+    # What was counted of very many data sets is compressed when the state is handed out.
+    before = loaders(1)[0]
+    for number in range(3000):
+        before._counted.count(f"set{number}", Reason.UNREADABLE, "key")
+    many = before.state_dict()
+    assert isinstance(many["streams"]["0"], bytes)
+    (after,) = loaders(1)
+    after.load_state_dict(many)
+    assert after.drops.counts() == {Reason.UNREADABLE: 3000}

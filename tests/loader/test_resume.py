@@ -211,3 +211,14 @@ def test_a_changed_setting_is_named(energon_dataset: Path, tokenizer: Any) -> No
     other = data_module(energon_dataset, tokenizer, num_streams=2, packing_buffer_size=30, seed=5)
     with pytest.raises(StateError, match=r"data\.seed: saved 0, now 5.*packing_buffer_size: saved 40, now 30"):
         other.load_state_dict(states[-1])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_whose_state_is_damaged_is_named(energon_dataset: Path, tokenizer: Any, num_workers: int) -> None:
+    _, saved = run_and_save(energon_dataset, tokenizer, 4, num_streams=2)
+    for held in ({}, {**saved[-1]["streams"]["1"], "window": None}):
+        state = {**saved[-1], "streams": {**saved[-1]["streams"], "1": held}}
+        module = data_module(energon_dataset, tokenizer, num_streams=2, num_workers=num_workers)
+        module.load_state_dict(state)
+        with pytest.raises(StateError, match="the state of stream 1 is damaged"):
+            list(itertools.islice(module.train_dataloader(), 2))
