@@ -61,14 +61,16 @@ def convert(
     src: Annotated[
         Path,
         typer.Argument(
-            metavar="SRC", help="LLaVA JSON (a list) or JSONL; or, alone, a YAML file with a section convert."
+            metavar="SRC",
+            help="JSON, JSONL (also .gz), parquet, tar, a folder of these or of pictures, a saved Hugging Face set; "
+            "or, alone, a YAML file with a section convert.",
         ),
     ],
     dst: Annotated[
         Path | None, typer.Argument(metavar="DST", help="Folder of the new dataset; must not exist.")
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", help="Record format, or auto: each by its fields. [default: llava]")
+        str | None, typer.Option("--format", help="Record format. [default: auto, each record by its fields]")
     ] = None,
     image_root: Annotated[
         Path | None, typer.Option(help="Folder of the pictures. [default: the folder of SRC]")
@@ -81,6 +83,12 @@ def convert(
     seed: Annotated[int | None, typer.Option(help="Of the choice of splits. [default: 0]")] = None,
     max_samples_per_shard: Annotated[
         int | None, typer.Option(help="Most samples in a tar file. [default: 1000]")
+    ] = None,
+    max_bytes_per_shard: Annotated[
+        int | None, typer.Option(help="A tar file is cut at this size. [default: 1000000000]")
+    ] = None,
+    max_bad: Annotated[
+        float | None, typer.Option(help="Largest share of bad records, 0 to 1; above it nothing is written.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DST.")] = False,
     length_index: Annotated[
@@ -100,6 +108,8 @@ def convert(
         "on_error": on_error,
         "seed": seed,
         "max_samples_per_shard": max_samples_per_shard,
+        "max_bytes_per_shard": max_bytes_per_shard,
+        "max_bad_share": max_bad,
         "overwrite": overwrite or None,
     }
     given = {name: value for name, value in options.items() if value is not None}

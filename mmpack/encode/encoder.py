@@ -78,7 +78,10 @@ class SampleEncoder:
         return self.limit.apply(sample, self.tiling)
 
     def _plan(self, picture: Picture) -> PlannedPicture:
-        width_px, height_px = image_size(picture.data)
+        try:
+            width_px, height_px = image_size(picture.data)
+        except SampleError as error:
+            raise SampleError(error.reason, f"picture {picture.name!r}: {error.detail}") from None
         grid = self.tiling.grid(width_px, height_px)
         return PlannedPicture(
             picture=picture,

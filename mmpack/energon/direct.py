@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
-import tarfile
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -24,12 +22,12 @@ import numpy as np
 from megatron.energon import WorkerConfig, load_dataset
 from megatron.energon.flavors.crude import CrudeWebdataset
 from megatron.energon.flavors.webdataset.base_webdataset import BaseWebdatasetFactory
-from megatron.energon.flavors.webdataset.config import skip_meta_re, split_name_re
 from megatron.energon.metadataset.loader_interface import DatasetBlendMode, LoadedDataset
 from megatron.energon.source_info import SourceInfo
 from numpy.typing import NDArray
 
 from mmpack.energon.cook import to_conversation
+from mmpack.energon.damage import read_sample
 from mmpack.energon.reader import META_FOLDER, SourceConfig, _keep_parts, _one_line
 from mmpack.energon.source import Cook
 from mmpack.energon.text_decoder import TextDecoder
@@ -92,7 +90,7 @@ class DirectDataset:
         shard, number = self._find(index)
         try:
             name, members = self._members(shard, number)
-        except (tarfile.TarError, ValueError, EOFError) as error:
+        except ValueError as error:
             raise SampleError(Reason.UNREADABLE, _one_line(error), key=self.key(index)) from None
         raw = {
             "__key__": name,
@@ -141,7 +139,7 @@ class DirectDataset:
         ):
             first = self._ends[shard - 1] if shard else 0
             for number in range(self._ends[shard] - first):
-                with contextlib.suppress(tarfile.TarError, ValueError):  # told when it is read as a sample
+                with contextlib.suppress(ValueError):  # told when it is read as a sample
                     if f"{self._names[shard]}/{self._members(shard, number)[0]}" in excludes:
                         places.append(first + number)
         return places
@@ -152,24 +150,12 @@ class DirectDataset:
         data = os.pread(self._descriptor(shard), end - start, start)
         if len(data) < end - start:
             raise ValueError(f"{self._names[shard]} ends at byte {start + len(data)}, the sample at {end}")
-        base: str | None = None
-        members: dict[str, bytes] = {}
+        try:
+            base, parts, _ = read_sample(data)
+        except ValueError as error:
+            raise ValueError(f"{self._names[shard]} at byte {start}: {error}") from None
         wanted = self._factory.part_filter
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            for member in tar:
-                match = split_name_re.match(member.name)
-                if not member.isfile() or skip_meta_re.match(member.name) or not match:
-                    continue
-                base = base or match.group(1)
-                if base != match.group(1):
-                    raise ValueError(f"members of two samples, {base!r} and {match.group(1)!r}; the index is stale")
-                if wanted is None or wanted(match.group(2)):
-                    file = tar.extractfile(member)
-                    assert file is not None
-                    members[match.group(2)] = file.read()
-        if base is None:
-            raise ValueError(f"no member at byte {start} of {self._names[shard]}; the index is stale")
-        return base, members
+        return base, {name: part for name, part in parts.items() if wanted is None or wanted(name)}
 
     def _source_info(self, shard: int, index: int, name: str, members: dict[str, bytes]) -> SourceInfo:
         return SourceInfo(
