@@ -214,3 +214,25 @@ def test_convert_and_check_measure_what_training_will_use(tokenizer: Any, tmp_pa
 
 def test_digest_tells_batches_apart(uncut: list[Any]) -> None:
     assert len({digest(batch) for batch in uncut}) == len(uncut)
+
+
+def test_a_killed_worker_loses_nothing_and_dcp_keeps_the_state(
+    uncut: list[Any], energon_dataset: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    import psutil
+    import torch.distributed.checkpoint as dcp
+
+    from mmpack.errors import WorkerError
+    from mmpack.state import DistributedState
+
+    module = data_module(energon_dataset, tokenizer, num_workers=2, prefetch=1, **ON)
+    iterator = iter(module.train_dataloader())
+    got = [next(iterator) for _ in range(3)]
+    for worker in psutil.Process().children():
+        worker.kill()
+    with pytest.raises(WorkerError, match="died: killed by SIGKILL"):
+        got.extend(iterator)
+    dcp.save({"data": DistributedState(module)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    other = data_module(energon_dataset, tokenizer, **ON)
+    dcp.load({"data": DistributedState(other)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert named(got) + named(list(other.train_dataloader())) == named(uncut)
