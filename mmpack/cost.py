@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, check_whole
 
 _COEFFICIENTS = ("per_token", "per_len_squared", "per_tile", "per_step")
 
@@ -201,6 +201,7 @@ def rank_plan(costs: Sequence[float], num_ranks: int, packs_per_rank: int | None
     >>> plan.packs, plan.lock_step_cost, plan.max_rank_cost
     (((2, 0), (1, 3)), 288.0, 272)
     """
+    check_whole("num_ranks", num_ranks)
     needed = -(-len(costs) // num_ranks) if num_ranks >= 1 else 0
     num_steps = needed if packs_per_rank is None else packs_per_rank
     if num_ranks < 1 or num_steps < needed or any(not 0 <= cost < math.inf for cost in costs):
@@ -274,6 +275,7 @@ def balanced_packs(
     [[7, 2, 6, 5], [1, 4, 3, 0]]
     """
     model = model or CostModel()
+    check_whole("num_ranks", num_ranks)
     if wrong := [length for length in lengths if not 0 < length <= capacity]:
         raise ConfigError(f"a sample of {wrong[0]} tokens; lengths are from 1 to the capacity of {capacity}")
     tiles = num_tiles if num_tiles is not None else [0] * len(lengths)

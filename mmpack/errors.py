@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from enum import StrEnum
+from operator import index
 
 
 class Reason(StrEnum):
@@ -106,3 +107,24 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     options = sorted(allowed)
     close = difflib.get_close_matches(name, options, n=1)
     return f"did you mean {close[0]!r}?" if close else "allowed: " + ", ".join(options)
+
+
+def whole_number(value: object) -> int | None:
+    """`value` as an int if it is a whole number, numpy's included; None for all else: True and 3.0 are slips.
+
+    >>> whole_number(3), whole_number(True), whole_number(3.0), whole_number("3")
+    (3, None, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]  # anything may come from outside; that is what is tested here
+    except TypeError:
+        return None
+
+
+def check_whole(name: str, value: object, least: int = 1) -> int:
+    """`value` as an int. Raises ConfigError, naming the setting, unless it is a whole number of at least `least`."""
+    if (whole := whole_number(value)) is None or whole < least:
+        raise ConfigError(f"{name}={value!r}; give a whole number of at least {least}")
+    return whole

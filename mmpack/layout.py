@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, check_whole
 
 
 def round_up(n: int, multiple: int) -> int:
@@ -44,11 +44,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         for name in ("sequence_multiple", "total_multiple"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name}={value}; it must be at least 1")
+            check_whole(name, getattr(self, name))
         if self.fixed_total is not None:
-            if self.fixed_total < 1:
-                raise ConfigError(f"fixed_total={self.fixed_total}; it must be at least 1, or None")
+            check_whole("fixed_total", self.fixed_total)
             if self.fixed_total % self.total_multiple:
                 raise ConfigError(f"fixed_total={self.fixed_total} is not a multiple of {self.total_multiple}")
 
@@ -86,8 +84,9 @@ class Layout:
             "fp8_multiple": fp8_multiple,
         }
         for name, size in sizes.items():
-            if size < 1:
-                raise ConfigError(f"{name}={size}; it must be at least 1")
+            check_whole(name, size)
+        if not isinstance(sequence_parallel, bool):
+            raise ConfigError(f"sequence_parallel={sequence_parallel!r}; give True or False")
         per_sequence = 2 * context_parallel if context_parallel > 1 else 1
         pieces = context_parallel * (tensor_parallel if sequence_parallel else 1) * fp8_multiple
         return cls(
@@ -116,6 +115,8 @@ class Layout:
         ((0, 5, 13, 14, 17, 17), (0, 8, 16, 20, 24, 32), 8)
         """
         used, room = list(num_tokens), list(rooms)
+        if len(used) != len(room) or any(not 0 <= n <= have for n, have in zip(used, room, strict=True)):
+            raise ConfigError(f"segments of {used} tokens in rooms of {room}; give each a room that holds it")
         filled = sum(room)
         total = self.fixed_total if self.fixed_total is not None else round_up(filled, self.total_multiple)
         if filled > total:
@@ -172,10 +173,11 @@ def zigzag_indices(cu_seqlens_padded: Sequence[int], size: int) -> NDArray[np.in
     >>> zigzag_indices([0, 8], 2).tolist()
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     """
-    if size < 1:
-        raise ConfigError(f"context_parallel={size}; it must be at least 1")
+    check_whole("context_parallel", size)
     offsets = np.asarray(cu_seqlens_padded, dtype=np.int64)
     lengths = offsets[1:] - offsets[:-1]
+    if not len(offsets) or offsets[0] or (lengths < 0).any():
+        raise ConfigError(f"cu_seqlens_padded={offsets.tolist()}; offsets begin with 0 and never fall")
     if size == 1:
         return np.arange(offsets[-1], dtype=np.int64)[None]
     if (lengths % (2 * size)).any():

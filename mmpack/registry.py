@@ -31,7 +31,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The part called `name`. Raises ConfigError with the nearest name if there is none."""
-        entry = self._entries.get(name)
+        entry = self._entries.get(name) if isinstance(name, str) else None
         if entry is None:
             raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(str(name), self._entries)}")
         if isinstance(entry, str):

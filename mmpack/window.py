@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypedDict, TypeVar
 
-from mmpack.errors import ConfigError, StateError
+from mmpack.errors import ConfigError, StateError, whole_number
 from mmpack.packing import UNLIMITED, Limits, check_capacity, check_length, next_pack
 from mmpack.packing.limits import check_cost, check_most
 
@@ -57,17 +57,17 @@ class Window(Generic[T]):
         self.capacity = check_capacity(capacity)
         if max_samples is None and max_tokens is None:
             raise ConfigError("a window needs a size: set max_samples, max_tokens or both")
-        if max_samples is not None and max_samples < 1:
+        if max_samples is not None and (whole_number(max_samples) or 0) < 1:
             raise ConfigError(
-                f"max_samples={max_samples}: a window holds at least 1 sample; 50 to 200 fill packs exactly"
+                f"max_samples={max_samples!r}: a window holds at least 1 sample; 50 to 200 fill packs exactly"
             )
-        if max_tokens is not None and max_tokens < capacity:
+        if max_tokens is not None and (whole_number(max_tokens) or 0) < capacity:
             raise ConfigError(
-                f"max_tokens={max_tokens}: the window could not fill a pack of {capacity} tokens; "
+                f"max_tokens={max_tokens!r}: the window could not fill a pack of {capacity} tokens; "
                 f"set at least {capacity}, better {4 * capacity}"
             )
-        if max_pack_samples is not None and max_pack_samples < 1:
-            raise ConfigError(f"max_pack_samples={max_pack_samples}: a pack holds at least 1 sample")
+        if max_pack_samples is not None and (whole_number(max_pack_samples) or 0) < 1:
+            raise ConfigError(f"max_pack_samples={max_pack_samples!r}: a pack holds at least 1 sample")
         self.max_samples = max_samples
         self.max_tokens = max_tokens
         self.max_pack_samples = max_pack_samples

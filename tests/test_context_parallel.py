@@ -63,6 +63,9 @@ def test_tokens_of_two_ranks() -> None:
 def test_a_length_that_would_lose_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"6 positions .* multiple of 4; set layout.sequence_multiple=4"):
         zigzag_indices([0, 6], 2)
+    for offsets in ([], [8, 0], [1, 9]):
+        with pytest.raises(ConfigError, match="offsets begin with 0 and never fall"):
+            zigzag_indices(offsets, 2)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,13 @@ def test_no_room_is_said() -> None:
         balanced_packs([9], 8, num_ranks=1)
     with pytest.raises(ConfigError, match="packs_per_rank of at least 2"):
         rank_plan([1, 2, 3], num_ranks=2, packs_per_rank=1)
+
+
+@pytest.mark.parametrize("num_ranks", [0, -1, 1.5, "2", None])
+def test_a_number_of_ranks_that_cannot_be_is_named(num_ranks: Any) -> None:
+    for make in (lambda: rank_plan([1.0, 2.0], num_ranks), lambda: balanced_packs([1, 2], 10, num_ranks)):
+        with pytest.raises(ConfigError, match=f"num_ranks={num_ranks!r}; give a whole number of at least 1"):
+            make()
 
 
 def test_tiles_count() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import chain
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,6 +173,7 @@ def test_sorting_wastes_less_than_order_does():
         ({"num_ranks": True}, "num_ranks=True"),
         ({"global_batch_size": 0}, "global_batch_size=0"),
         ({"microbatch_order": "largest"}, "unknown microbatch_order 'largest'; did you mean 'largest_first'"),
+        ({"max_length": "8"}, "max_length='8'; give a whole number"),
         ({"max_length": 8}, r"lengths\[1\] is 9 tokens"),
     ],
 )
@@ -244,9 +246,39 @@ def test_buckets_are_shuffled_by_seed():
     assert [batch.indices for batch in one] != sorted(batch.indices for batch in one)
 
 
+@pytest.mark.parametrize("lengths", [None, 5, "ab"])
+def test_no_list_of_lengths_is_refused(lengths):
+    for make in (
+        lambda: dynamic_batches(lengths, tokens_per_microbatch=16),
+        lambda: packed_microbatches(lengths, capacity=16),
+        lambda: padded_batches(lengths, batch_size=2),
+        lambda: bucket_batches(lengths, bucket_size=2, batch_size=2),
+    ):
+        with pytest.raises(ConfigError, match="give a list of whole numbers"):
+            make()
+
+
+def test_wrong_kinds_of_settings_are_named():
+    for length in (None, 1.5, 0):
+        with pytest.raises(ConfigError, match=rf"lengths\[1\] is {length}"):
+            packed_microbatches([3, length], capacity=16)
+    with pytest.raises(ConfigError, match="capacity=None"):
+        packed_microbatches([3], capacity=None)
+    for num_packs in (-1, 1.5, None):
+        with pytest.raises(ConfigError, match=f"num_packs={num_packs}; give a whole number of at least 0"):
+            deal_packs(num_packs)
+    assert dynamic_batches(np.array([3, 5]), tokens_per_microbatch=np.int64(8)) == dynamic_batches(
+        [3, 5], tokens_per_microbatch=8
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"bucket_boundaries": "ab", "batch_size": 2}, "bucket_boundaries='ab'"),
+        ({"bucket_boundaries": 5, "batch_size": 2}, "bucket_boundaries=5"),
+        ({"bucket_boundaries": [float("nan")], "batch_size": 2}, r"bucket_boundaries=\[nan\]"),
+        ({"length_tolerance": "x", "batch_size": 2}, "length_tolerance='x'"),
         ({"batch_size": 2}, "exactly one of bucket_boundaries, bucket_size, length_tolerance"),
         ({"bucket_size": 2, "length_tolerance": 1, "batch_size": 2}, "exactly one of"),
         ({"bucket_size": 2}, "either batch_size or tokens_per_microbatch"),

@@ -82,6 +82,10 @@ def test_padding_of_sequences_to_their_own_multiple_costs_little(context_paralle
     ("options", "words"),
     [
         ({"sequence_multiple": 0}, "sequence_multiple=0"),
+        ({"sequence_multiple": float("nan")}, "sequence_multiple=nan"),
+        ({"total_multiple": "4"}, "total_multiple='4'"),
+        ({"total_multiple": True}, "total_multiple=True"),
+        ({"fixed_total": 8.5}, "fixed_total=8.5"),
         ({"total_multiple": -1}, "total_multiple=-1"),
         ({"fixed_total": 0}, "fixed_total=0"),
         ({"fixed_total": 10, "total_multiple": 4}, "not a multiple of 4"),
@@ -95,6 +99,21 @@ def test_impossible_layouts_are_refused(options: dict[str, int], words: str) -> 
 def test_a_row_that_is_too_full_is_refused() -> None:
     with pytest.raises(ConfigError, match="fixed_total=8"):
         Layout(fixed_total=8).offsets([5, 4], [5, 4])
+
+
+@pytest.mark.parametrize(("num_tokens", "rooms"), [([5], [4]), ([5, 3], [5]), ([-1], [4]), ([float("nan")], [4])])
+def test_segments_that_their_rooms_do_not_hold_are_refused(num_tokens: list[Any], rooms: list[int]) -> None:
+    with pytest.raises(ConfigError, match="give each a room that holds it"):
+        Layout().offsets(num_tokens, rooms)
+
+
+def test_sizes_of_the_wrong_kind_are_named() -> None:
+    for sizes in ({"context_parallel": 1.5}, {"tensor_parallel": "2"}, {"fp8_multiple": None}):
+        ((name, value),) = sizes.items()
+        with pytest.raises(ConfigError, match=f"{name}={value!r}; give a whole number"):
+            Layout.for_parallelism(**sizes)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="sequence_parallel='yes'; give True or False"):
+        Layout.for_parallelism(sequence_parallel="yes")  # type: ignore[arg-type]
 
 
 @given(

@@ -183,6 +183,9 @@ def test_window_is_full_by_samples_or_by_tokens():
     [
         (None, None, "a window needs a size"),
         (0, None, "max_samples=0"),
+        ("5", None, "max_samples='5'"),
+        (float("nan"), None, "max_samples=nan"),
+        (None, "9", "max_tokens='9'"),
         (5, 7, "max_tokens=7: the window could not fill a pack of 8 tokens"),
     ],
 )

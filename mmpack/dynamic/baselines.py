@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from mmpack.dynamic.batches import MicroBatch, check_at_least_1
-from mmpack.errors import ConfigError
-from mmpack.packing import check_length
+from mmpack.errors import ConfigError, whole_number
+from mmpack.packing import check_length, check_lengths
 
 
 def padded_batches(lengths: Sequence[int], *, batch_size: int, sequence_length_round: int = 1) -> list[MicroBatch]:
@@ -20,7 +20,7 @@ def padded_batches(lengths: Sequence[int], *, batch_size: int, sequence_length_r
     [((0, 1), 7), ((2,), 4)]
     """
     check_at_least_1(batch_size=batch_size, sequence_length_round=sequence_length_round)
-    checked = _checked(lengths)
+    checked = check_lengths(lengths)
     places = range(len(checked))
     return [
         _batch(places[start : start + batch_size], checked, sequence_length_round)
@@ -60,7 +60,8 @@ def bucket_batches(
     [[0, 2, 4], [1, 3]]
     """
     check_at_least_1(sequence_length_round=sequence_length_round)
-    buckets = _buckets(_checked(lengths), bucket_boundaries, bucket_size, length_tolerance)
+    lengths = check_lengths(lengths)
+    buckets = _buckets(lengths, bucket_boundaries, bucket_size, length_tolerance)
     if (batch_size is None) == (tokens_per_microbatch is None):
         raise ConfigError("set either batch_size or tokens_per_microbatch")
     generator = random.Random(f"bucket batches {seed}")
@@ -92,18 +93,19 @@ def _buckets(
         check_at_least_1(bucket_size=bucket_size)
         return [ascending[start : start + bucket_size] for start in range(0, len(ascending), bucket_size)]
     if bucket_boundaries is not None:
-        boundaries = list(bucket_boundaries)
-        if not boundaries or boundaries != sorted(set(boundaries)) or boundaries[0] < 1:
-            raise ConfigError(f"bucket_boundaries={boundaries}; give rising lengths of at least 1")
+        boundaries = list(bucket_boundaries) if isinstance(bucket_boundaries, (list, tuple)) else []
+        whole = all(whole_number(boundary) is not None for boundary in boundaries)
+        if not boundaries or not whole or boundaries != sorted(set(boundaries)) or boundaries[0] < 1:
+            raise ConfigError(f"bucket_boundaries={bucket_boundaries!r}; give rising lengths of at least 1")
         by_boundary: list[list[int]] = [[] for _ in range(len(boundaries) + 1)]
         for i in ascending:
             by_boundary[bisect_left(boundaries, lengths[i])].append(i)
         return [bucket for bucket in by_boundary if bucket]
-    if length_tolerance is None or length_tolerance < 0:
-        raise ConfigError(f"length_tolerance={length_tolerance}; give a number of tokens, at least 0")
+    if (tolerance := whole_number(length_tolerance)) is None or tolerance < 0:
+        raise ConfigError(f"length_tolerance={length_tolerance!r}; give a number of tokens, at least 0")
     buckets: list[list[int]] = []
     for i in ascending:
-        if not buckets or lengths[i] - lengths[buckets[-1][0]] > length_tolerance:
+        if not buckets or lengths[i] - lengths[buckets[-1][0]] > tolerance:
             buckets.append([])
         buckets[-1].append(i)
     return buckets
@@ -130,8 +132,3 @@ def _batch(
     rounded = -(-longest // sequence_length_round) * sequence_length_round
     fits = budget is None or rounded * len(indices) <= budget
     return MicroBatch(indices=tuple(indices), padded_length=rounded if fits else longest)
-
-
-def _checked(lengths: Sequence[int]) -> list[int]:
-    longest = max(lengths, default=1)
-    return [check_length(length, longest, place=f"lengths[{i}]") for i, length in enumerate(lengths)]

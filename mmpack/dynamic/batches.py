@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mmpack.errors import ConfigError, nearest
-from mmpack.packing import check_length
+from mmpack.errors import ConfigError, check_whole, nearest
+from mmpack.packing import check_lengths
 
 MicrobatchOrder = Literal["packer", "largest_first"]
 
@@ -74,8 +74,10 @@ def dynamic_batches(
         tokens_per_microbatch=tokens_per_microbatch, sequence_length_round=sequence_length_round, num_ranks=num_ranks
     )
     check_order(microbatch_order)
+    if max_length is not None:
+        check_at_least_1(max_length=max_length)
+    lengths = check_lengths(lengths, max_length)
     longest = max(lengths, default=1) if max_length is None else max_length
-    lengths = [check_length(length, longest, place=f"lengths[{i}]") for i, length in enumerate(lengths)]
     widths = [min(-(-length // sequence_length_round) * sequence_length_round, longest) for length in lengths]
     for i, width in enumerate(widths):
         if width > tokens_per_microbatch:
@@ -124,8 +126,7 @@ def global_batches(num_samples: int, global_batch_size: int | None) -> Iterator[
 def check_at_least_1(**settings: int) -> None:
     """Raises ConfigError, naming the setting, for one that is no whole number of at least 1."""
     for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}={value!r}; give a whole number of at least 1")
+        check_whole(name, value)
 
 
 def check_order(microbatch_order: str) -> None:

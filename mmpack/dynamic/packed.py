@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmpack.dynamic.batches import MicroBatch, MicrobatchOrder, check_at_least_1, check_order, global_batches
-from mmpack.packing import check_length, pack_lengths
+from mmpack.errors import check_whole
+from mmpack.packing import check_capacity, check_length, check_lengths, pack_lengths
 from mmpack.packing.pack_count import with_pack_count
 
 
@@ -47,6 +48,7 @@ def packed_microbatches(
     """
     check_at_least_1(num_ranks=num_ranks, pad_multiple=pad_multiple)
     check_order(microbatch_order)
+    capacity, lengths = check_capacity(capacity), check_lengths(lengths)
     rooms = [-(-length // pad_multiple) * pad_multiple for length in lengths]
     for i, room in enumerate(rooms):
         check_length(room, capacity, place=f"lengths[{i}], rounded up to a multiple of {pad_multiple},")
@@ -90,6 +92,7 @@ def deal_packs(
     >>> deal_packs(5, num_ranks=2, packs_per_step=2, drop_last=True)
     [[[0, 2]], [[1, 3]]]
     """
+    check_whole("num_packs", num_packs, 0)
     check_at_least_1(num_ranks=num_ranks, packs_per_step=packs_per_step)
     step_packs = num_ranks * packs_per_step
     num_steps = num_packs // step_packs if drop_last else -(-num_packs // step_packs)

@@ -8,11 +8,10 @@ packs for the same arguments. A new one is a file in this folder and a line in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import index
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Protocol
 
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, whole_number
 from mmpack.packing.exact_fill import next_pack
 from mmpack.packing.limits import UNLIMITED, Limits, make_limits
 from mmpack.packing.metrics import PackingMeter, PackingMetrics, load_metrics, packing_metrics
@@ -27,6 +26,7 @@ __all__ = [
     "PackingMetrics",
     "check_capacity",
     "check_length",
+    "check_lengths",
     "load_metrics",
     "make_limits",
     "next_pack",
@@ -90,10 +90,9 @@ def pack_lengths(
     """
     pack = ALGORITHMS.get(algorithm)
     room = check_capacity(capacity)
-    checked: Sequence[int] = lengths
-    if not (set(map(type, lengths)) == {int} and min(lengths) > 0 and max(lengths) <= room):
-        # not the usual case, which is checked without a Python loop
-        checked = [check_length(length, room, place=f"lengths[{i}]") for i, length in enumerate(lengths)]
+    checked = check_lengths(lengths, room)
+    if (whole := whole_number(seed)) is None or not 0 <= whole < 2**32:
+        raise ConfigError(f"seed={seed!r}; give a whole number from 0 to {2**32 - 1}")
     beside = make_limits(limits, len(checked), max_samples=max_samples)
     if not checked:
         return []
@@ -101,16 +100,33 @@ def pack_lengths(
     return pack(checked, room, seed=seed, limits=beside) if beside else pack(checked, room, seed=seed)
 
 
+def check_lengths(lengths: Iterable[int], capacity: int | None = None) -> Sequence[int]:
+    """`lengths` as ints. Raises ConfigError unless they are whole numbers from 1 to `capacity` (None: to any).
+
+    >>> check_lengths(iter([3, 1]))
+    [3, 1]
+    """
+    listed = hasattr(type(lengths), "__iter__") and getattr(lengths, "ndim", 1) == 1
+    if not listed or isinstance(lengths, (Mapping, Set, str, bytes)):
+        raise ConfigError(f"lengths={lengths!r:.60}; give a list of whole numbers, one for each sample")
+    items = lengths if isinstance(lengths, (list, tuple)) else list(lengths)
+    if capacity is None:
+        capacity = max((n for item in items if (n := whole_number(item)) is not None), default=1)
+    if set(map(type, items)) == {int} and min(items) > 0 and max(items) <= capacity:
+        return items  # the usual case, checked without a Python loop
+    return [check_length(length, capacity, place=f"lengths[{i}]") for i, length in enumerate(items)]
+
+
 def check_capacity(capacity: int, *, name: str = "capacity") -> int:
     """`capacity` as an int. Raises ConfigError unless it is a whole number of at least one token."""
-    if (tokens := _whole_number(capacity)) is None or tokens < 1:
+    if (tokens := whole_number(capacity)) is None or tokens < 1:
         raise ConfigError(f"{name}={capacity!r}: a pack holds a whole number of tokens, at least 1")
     return tokens
 
 
 def check_length(length: int, capacity: int, *, place: str) -> int:
     """`length` as an int. Raises ConfigError, naming `place`, unless it is a whole number from 1 to `capacity`."""
-    tokens = _whole_number(length)
+    tokens = whole_number(length)
     if tokens is None:
         raise ConfigError(f"{place} is {length!r}; a length is a whole number of tokens from 1 to {capacity}")
     if tokens < 1:
@@ -120,13 +136,3 @@ def check_length(length: int, capacity: int, *, place: str) -> int:
             f"{place} is {tokens} tokens, a pack holds {capacity}; raise the capacity, or drop or cut what is longer"
         )
     return tokens
-
-
-def _whole_number(value: object) -> int | None:
-    # numpy's integers are whole numbers as well; True and 3.0 are slips, not lengths
-    if isinstance(value, bool):
-        return None
-    try:
-        return index(value)  # type: ignore[arg-type]  # anything may come from outside; that is what is tested here
-    except TypeError:
-        return None

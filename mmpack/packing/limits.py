@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, whole_number
 
 MOST_LOOKS = 128  # candidates that fit in tokens and are asked for the other limits, for one place in a pack
 
@@ -83,7 +83,12 @@ def make_limits(
     names: list[str] = []
     most: list[int] = []
     columns: list[Sequence[int]] = []
-    for name, (costs, at_most) in (limits or {}).items():
+    if limits is not None and not isinstance(limits, Mapping):
+        raise ConfigError(f"limits={limits!r:.60}; give name -> (cost of each sample, most that a pack holds)")
+    for name, limit in (limits or {}).items():
+        if not (isinstance(limit, (tuple, list)) and len(limit) == 2 and hasattr(limit[0], "__len__")):
+            raise ConfigError(f"limits[{name!r}]={limit!r:.60}; give (cost of each sample, most that a pack holds)")
+        costs, at_most = limit
         if len(costs) != num_samples:
             raise ConfigError(f"limits[{name!r}] has {len(costs)} costs for {num_samples} samples; give one for each")
         names.append(name)
@@ -119,7 +124,4 @@ def check_cost(name: str, cost: int, most: int, *, place: str) -> int:
 
 def _whole(value: object) -> int:
     # -1 stands for what is no whole number at all: neither can be used
-    try:
-        return -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # that is what is tested here
-    except TypeError:
-        return -1
+    return -1 if (whole := whole_number(value)) is None else whole

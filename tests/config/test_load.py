@@ -130,7 +130,7 @@ def test_load_knows_splits_ranks_and_overrides(config: Config) -> None:
         ("data.repeat=1", "data.repeat=1: should be a valid boolean"),
         ("data.seq_length=1.5", "data.seq_length=1.5: should be a valid integer"),
         ("train.max_steps=0", "train.max_steps=0; it must be at least 1, or -1 for one pass over the data"),
-        ("data.layout.sequence_multiple=0", "data.layout.sequence_multiple=0; it must be at least 1"),
+        ("data.layout.sequence_multiple=0", "data.layout.sequence_multiple=0; give a whole number of at least 1"),
         ("data.tile.std=[1, 1, 0]", "data.tile.std=(1.0, 1.0, 0.0); each of the three above 0"),
         ("data.path=2026-12-01", ""),
     ],

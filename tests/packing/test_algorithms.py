@@ -86,6 +86,22 @@ def test_bad_lengths_are_refused(algorithm, lengths, message):
         pack_lengths(lengths, 10, algorithm=algorithm)
 
 
+@pytest.mark.parametrize("lengths", [None, 5, "34", b"34", {3: 4}, {3, 4}, np.array(3), np.array([[3], [4]])])
+def test_what_is_no_list_of_lengths_is_refused(lengths):
+    with pytest.raises(ConfigError, match=r"(?s)lengths=.*; give a list of whole numbers"):
+        pack_lengths(lengths, 10)
+
+
+def test_lengths_may_come_one_by_one():
+    assert pack_lengths((n for n in [3, 5, 2]), 8) == pack_lengths([3, 5, 2], 8)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, None, "a", float("nan"), True])
+def test_a_seed_that_numpy_does_not_take_is_refused(seed):
+    with pytest.raises(ConfigError, match=rf"seed={seed!r}; give a whole number from 0 to 4294967295"):
+        pack_lengths([1, 2], 10, seed=seed)
+
+
 @pytest.mark.parametrize("capacity", [0, -5, 8.0, None, True])
 def test_bad_capacity_is_refused(capacity):
     with pytest.raises(ConfigError, match=rf"capacity={capacity}: a pack holds a whole number of tokens"):
@@ -95,6 +111,8 @@ def test_bad_capacity_is_refused(capacity):
 def test_unknown_algorithm_names_the_nearest():
     with pytest.raises(ConfigError, match="unknown packing algorithm 'exact_fil'; did you mean 'exact_fill'"):
         pack_lengths([1], 8, algorithm="exact_fil")
+    with pytest.raises(ConfigError, match=r"unknown packing algorithm \['exact_fill'\]"):
+        pack_lengths([1], 8, algorithm=["exact_fill"])
 
 
 @given(sets())

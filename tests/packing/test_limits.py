@@ -218,3 +218,9 @@ def test_a_window_refuses_costs_that_cannot_be():
     assert window.costs == ((4,),)
     with pytest.raises(ConfigError, match="max_pack_samples=0"):
         Window[str](8, 5, max_pack_samples=0)
+
+
+@pytest.mark.parametrize("limits", [[1], "tiles", {"tiles": [1, 2, 3]}, {"tiles": None}, {"tiles": (3, 3)}])
+def test_limits_of_another_form_are_refused(limits):
+    with pytest.raises(ConfigError, match=r"limits.*; give .*\(cost of each sample, most that a pack holds\)"):
+        pack_lengths([1, 2], 10, limits=limits)
