@@ -105,7 +105,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     'allowed: a, b'
     """
     options = sorted(allowed)
-    close = difflib.get_close_matches(name, options, n=1)
+    close = difflib.get_close_matches(str(name), options, n=1)
     return f"did you mean {close[0]!r}?" if close else "allowed: " + ", ".join(options)
 
 

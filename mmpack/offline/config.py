@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmpack.errors import ConfigError, nearest
+from mmpack.errors import ConfigError, check_whole, nearest
 from mmpack.offline.chat import ChatTokens, NemoChatEncoder
 from mmpack.offline.conversations import ConversationEncoder
 from mmpack.offline.records import FIELD_PAIRS, PromptResponse, PromptResponseEncoder, RecordEncoder, TextLimit
@@ -73,13 +73,16 @@ class PackConfig:
         check_capacity(self.packed_sequence_size, name="packed_sequence_size")
         ALGORITHMS.get(self.algorithm)
         for name in ("workers", "sequence_multiple", "max_tokens_per_shard"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}; it must be at least 1")
+            check_whole(name, getattr(self, name))
+        check_whole("seed", self.seed, least=0)
+        for name in ("input_path", "output_path"):
+            if not isinstance(getattr(self, name), Path):
+                raise ConfigError(f"{name}={getattr(self, name)!r}; give a pathlib.Path")
         if self.on_error not in ("skip", "raise"):
             raise ConfigError(f"on_error={self.on_error!r}; it is 'skip' or 'raise'")
         formats = {*OWN_FORMATS, *SOURCES}
         if self.record_format is not None:
-            name = self.record_format.replace("-", "_")
+            name = str(self.record_format).replace("-", "_")
             if name not in formats:
                 raise ConfigError(f"record format {self.record_format!r} is unknown; {nearest(name, formats)}")
             object.__setattr__(self, "record_format", name)
@@ -88,7 +91,7 @@ class PackConfig:
                 f"packed_sequence_size={self.packed_sequence_size} holds no sequence whose room is a multiple of "
                 f"{self.sequence_multiple}; raise it"
             )
-        if self.seq_length is not None and self.seq_length > self.packed_sequence_size:
+        if self.seq_length is not None and check_whole("seq_length", self.seq_length, 2) > self.packed_sequence_size:
             raise ConfigError(
                 f"seq_length={self.seq_length} is longer than a pack of packed_sequence_size="
                 f"{self.packed_sequence_size}; raise packed_sequence_size, or lower seq_length"

@@ -20,6 +20,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         raise ConfigError(f"cannot make {path.parent}: {error.strerror}; choose another path") from None
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file")
+    if path.exists() and not path.is_file():  # a device must not be replaced by a file
+        raise ConfigError(f"{path} is no plain file; give the name of one, or of a new one")
     growing = path.with_name(f".{path.name[:100]}.partial-{os.getpid()}")
     try:
         with growing.open("wb") as file:
@@ -27,3 +29,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         growing.replace(path)
     finally:
         growing.unlink(missing_ok=True)
+
+
+def check_path(name: str, path: object) -> None:
+    """Raises ConfigError, naming the setting, for what is no path or an empty one."""
+    if not isinstance(path, str | Path) or not str(path):
+        raise ConfigError(f"{name}={path!r}; give the path of a file")

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from mmpack.errors import ConfigError, nearest
+from mmpack.errors import ConfigError, check_whole, nearest
 from mmpack.layout import round_up
 from mmpack.offline.chat import NemoChatEncoder
-from mmpack.offline.files import whole_file
+from mmpack.offline.files import check_path, whole_file
 from mmpack.offline.lines import read_text_records
 from mmpack.offline.nemo_rows import write_nemo_rows
 from mmpack.offline.records import PromptResponse, PromptResponseEncoder, RecordEncoder, TextLimit
 from mmpack.offline.tokenizing import Progress, tokenize
-from mmpack.packing import ALGORITHMS, pack_lengths
+from mmpack.packing import ALGORITHMS, check_capacity, pack_lengths
 
 Item = Mapping[str, Any]  # input_ids, and answer_start_idx or loss_mask
 Sequences = dict[int, list[Item]]  # by length
@@ -157,8 +157,16 @@ def prepare_packed_sequence_data(
     Raises:
         ConfigError: nothing usable in the file, or settings that cannot work.
     """
-    multiple = pad_seq_to_mult or 1
-    if multiple < 1 or max_seq_length % multiple:
+    packed_sequence_size = check_capacity(packed_sequence_size, name="packed_sequence_size")
+    max_seq_length, workers = check_whole("max_seq_length", max_seq_length), check_whole("workers", workers)
+    multiple = check_whole("pad_seq_to_mult", pad_seq_to_mult or 1)
+    for name, path in (("input_path", input_path), ("output_path", output_path)):
+        check_path(name, path)
+    if output_metadata_path is not None:
+        check_path("output_metadata_path", output_metadata_path)
+    if not isinstance(dataset_kwargs, Mapping | None):
+        raise ConfigError(f"dataset_kwargs={dataset_kwargs!r}; give a mapping such as {{'chat': True}}, or None")
+    if max_seq_length % multiple:
         raise ConfigError(f"max_seq_length={max_seq_length} is no multiple of pad_seq_to_mult={multiple}")
     if max_seq_length > packed_sequence_size:
         raise ConfigError(
@@ -229,6 +237,8 @@ def _metadata_entries(path: Path) -> list[Any]:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; give the name of a file") from None
     except ValueError as error:
         raise ConfigError(f"{path} is no JSON ({error}); move it away") from None
     if not isinstance(entries, list):

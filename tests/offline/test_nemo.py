@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,44 @@ def test_chats_and_bad_settings(tmp_path: Path, rows_file: Path) -> None:
         prepare(rows_file, "x", pad_seq_to_mult=16)
     with pytest.raises(ConfigError, match="none of 200 records"):
         prepare(rows_file, "x", dataset_kwargs={"prompt_template": "{a} {b}"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"packed_sequence_size": "64"}, "packed_sequence_size='64'"),
+        ({"packed_sequence_size": None}, "packed_sequence_size=None"),
+        ({"max_seq_length": "4"}, "max_seq_length='4'; give a whole number"),
+        ({"max_seq_length": 1.5}, "max_seq_length=1.5"),
+        ({"pad_seq_to_mult": "8"}, "pad_seq_to_mult='8'"),
+        ({"pad_seq_to_mult": -2}, "pad_seq_to_mult=-2"),
+        ({"workers": 0}, "workers=0"),
+        ({"workers": "2"}, "workers='2'"),
+        ({"dataset_kwargs": 5}, "dataset_kwargs=5; give a mapping"),
+        ({"seed": -1}, "seed=-1"),
+        ({"packing_algorithm": None}, "unknown packing algorithm None|packing_algorithm=None"),
+    ],
+)
+def test_wrong_kinds_of_settings_are_named(rows_file: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prepare(rows_file, "x", **options)
+    assert not (rows_file.parent / "x.npy").exists()
+
+
+def test_wrong_places_are_named(rows_file: Path) -> None:
+    out = rows_file.parent / "x.npy"
+    for paths, message in (
+        ((None, out, None), "input_path=None"),
+        ((rows_file, 5, None), "output_path=5"),
+        ((rows_file, out, ""), "output_metadata_path=''"),
+        ((rows_file, out, rows_file.parent), "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            prepare_packed_sequence_data(*paths, 64, char_tokenizer(), 40)  # type: ignore[arg-type]
+    os.mkfifo(out)
+    with pytest.raises(ConfigError, match="is no plain file"):
+        prepare_packed_sequence_data(rows_file, out, None, 64, char_tokenizer(), 40)
+    assert out.is_fifo()
 
 
 def test_a_negative_index_teaches_nothing(rows_file: Path) -> None:

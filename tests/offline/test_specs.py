@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mmpack.errors import ConfigError
-from mmpack.offline import PackedSequenceSpecs, check_micro_batch_size
+from mmpack.offline import PackConfig, PackedSequenceSpecs, check_micro_batch_size
 
 
 def test_defaults_and_order() -> None:
@@ -56,3 +56,24 @@ def test_micro_batch_size() -> None:
         check_micro_batch_size(2, 2048)
     with pytest.raises(ConfigError, match="must be 1"):
         check_micro_batch_size(0, 2048)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workers": 1.5}, "workers=1.5; give a whole number"),
+        ({"workers": "2"}, "workers='2'"),
+        ({"sequence_multiple": float("nan")}, "sequence_multiple=nan"),
+        ({"max_tokens_per_shard": "x"}, "max_tokens_per_shard='x'"),
+        ({"seq_length": "5"}, "seq_length='5'"),
+        ({"seq_length": float("nan")}, "seq_length=nan"),
+        ({"seed": -1}, "seed=-1"),
+        ({"oversize": None}, "oversize=None is unknown"),
+        ({"record_format": 5}, "record format 5 is unknown"),
+        ({"input_path": None}, "input_path=None; give a pathlib.Path"),
+    ],
+)
+def test_wrong_kinds_of_settings_of_a_pack_are_named(changes: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"input_path": Path("a"), "output_path": Path("b"), "packed_sequence_size": 64}
+    with pytest.raises(ConfigError, match=message):
+        PackConfig(**settings | changes)
