@@ -7,14 +7,15 @@ checked and handed on (`Config.policy`), no more.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from mmpack.dynamic.batches import check_order
 from mmpack.errors import ConfigError
 from mmpack.packing import ALGORITHMS
 
+Count = Annotated[int, Field(ge=1)]
 WINDOW_SAMPLES = 200  # samples to choose from where NeMo-RL's file names no buffer
 
 
@@ -26,21 +27,21 @@ class SequencePacking(_Part):
     """``policy.sequence_packing``."""
 
     enabled: bool = False
-    train_mb_tokens: int | None = None
-    logprob_mb_tokens: int | None = None
+    train_mb_tokens: Count | None = None
+    logprob_mb_tokens: Count | None = None
     algorithm: str = "exact_fill"
     microbatch_order: str = "packer"
-    sequence_length_round: int = 1
+    sequence_length_round: Count = 1
 
 
 class DynamicBatchingKeys(_Part):
     """``policy.dynamic_batching``."""
 
     enabled: bool = False
-    train_mb_tokens: int | None = None
-    logprob_mb_tokens: int | None = None
+    train_mb_tokens: Count | None = None
+    logprob_mb_tokens: Count | None = None
     microbatch_order: str = "packer"
-    sequence_length_round: int = 64
+    sequence_length_round: Count = 64
 
 
 class PolicySection(_Part):
@@ -48,12 +49,12 @@ class PolicySection(_Part):
 
     sequence_packing: SequencePacking = SequencePacking()
     dynamic_batching: DynamicBatchingKeys = DynamicBatchingKeys()
-    max_tokens_per_microbatch: int | None = None
-    sequence_length_pad_multiple: int | None = None
-    make_sequence_length_divisible_by: int | None = None
-    train_global_batch_size: int | None = None
-    train_micro_batch_size: int | None = None
-    max_total_sequence_length: int | None = None
+    max_tokens_per_microbatch: Count | None = None
+    sequence_length_pad_multiple: Count | None = None
+    make_sequence_length_divisible_by: Count | None = None
+    train_global_batch_size: Count | None = None
+    train_micro_batch_size: Count | None = None
+    max_total_sequence_length: Count | None = None
 
     def data_settings(self, given: dict[str, Any]) -> dict[str, Any]:
         """Settings of the section ``data`` that the policy decides; those `given` there stay.

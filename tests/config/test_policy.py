@@ -91,6 +91,26 @@ def test_what_the_data_section_says_stays(write: Any) -> None:
     assert module.task_encoder.packed_sequence_size == 768
 
 
+@pytest.mark.parametrize("value", [0, -1])
+def test_no_number_of_a_policy_is_below_1(write: Any, value: int) -> None:
+    for part in ("sequence_packing", "dynamic_batching"):
+        for name in ("train_mb_tokens", "logprob_mb_tokens", "sequence_length_round"):
+            with pytest.raises(
+                ConfigError, match=f"policy.{part}.{name}={value}: should be greater than or equal to 1"
+            ):
+                read_config(write({part: {name: value}}))
+    for name in (
+        "max_tokens_per_microbatch",
+        "sequence_length_pad_multiple",
+        "make_sequence_length_divisible_by",
+        "train_global_batch_size",
+        "train_micro_batch_size",
+        "max_total_sequence_length",
+    ):
+        with pytest.raises(ConfigError, match=f"policy.{name}={value}: should be greater than or equal to 1"):
+            read_config(write(PACKING | {name: value}))
+
+
 @pytest.mark.parametrize(
     ("policy", "data", "message"),
     [
