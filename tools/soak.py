@@ -6,7 +6,7 @@
 Without a dataset the bundled data is converted into a temporary folder. Its shards are damaged: of a share of the
 samples some bytes of a picture or of the record are overwritten. Every so many minutes one worker process is killed,
 and the trainer goes on from its state. Once in ten seconds one line of JSON is written: unique memory of the trainer
-and of its workers, open files, processes, names in shared memory, packs and samples left out so far.
+and of its workers (written pages that no other process has: those of library files count or not by what else runs), open files, processes, names in shared memory, packs and samples left out so far.
 
 At the end it prints the slope of memory, which leaves out what lies two minutes and less behind a start, and exits
 with 1 if that is above 1 MB a minute, or if files, processes or shared memory have grown.
@@ -69,6 +69,15 @@ def damaged_dataset(given: Path | None, share: float) -> Iterator[tuple[Any, int
         yield config, damage(path, share, seed=0)
 
 
+def unique_mb(process: psutil.Process) -> float:
+    """What a process alone holds and has written to."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) / 1e3
+    except OSError:  # no Linux
+        return float(process.memory_full_info().uss / 1e6)
+
+
 def measured(started: float, life: int, life_started: float, packs: int, left_out: int) -> dict[str, Any]:
     """One line: what the trainer and its workers hold now."""
     trainer = psutil.Process()
@@ -78,8 +87,8 @@ def measured(started: float, life: int, life_started: float, packs: int, left_ou
         "minutes": (time.monotonic() - started) / 60,
         "life": life,
         "life_s": time.monotonic() - life_started,
-        "trainer_mb": trainer.memory_full_info().uss / 1e6,
-        "workers_mb": sum(worker.memory_full_info().uss for worker in workers) / 1e6,
+        "trainer_mb": unique_mb(trainer),
+        "workers_mb": sum(map(unique_mb, workers)),
         "open_files": trainer.num_fds() + sum(worker.num_fds() for worker in workers),
         "processes": 1 + len(workers),
         "shared_memory": len(list(shared.iterdir())) if shared.is_dir() else 0,
