@@ -6,7 +6,8 @@
 Without a dataset the bundled data is converted into a temporary folder. Its shards are damaged: of a share of the
 samples some bytes of a picture or of the record are overwritten. Every so many minutes one worker process is killed,
 and the trainer goes on from its state. Once in ten seconds one line of JSON is written: unique memory of the trainer
-and of its workers (written pages that no other process has: those of library files count or not by what else runs), open files, processes, names in shared memory, packs and samples left out so far.
+and of its workers, open files, processes, names in shared memory, packs and samples left out so far. Unique memory is
+what was written to and no other process has; pages of library files count or not by what else runs, and are left out.
 
 At the end it prints the slope of memory, which leaves out what lies two minutes and less behind a start, and exits
 with 1 if that is above 1 MB a minute, or if files, processes or shared memory have grown.
