@@ -26,12 +26,20 @@ def decode(sample: PlannedSample, tiling: TilingPolicy) -> tuple[EncodedSample, 
     tiles = []
     for planned in sample.pictures:
         try:
-            rgb = decode_image(planned.picture.data, background=tiling.spec.background)
+            rgb = decode_image(
+                planned.picture.data, background=tiling.spec.background, reduction=_reduction(planned, tiling)
+            )
         except SampleError as error:
             named = SampleError(error.reason, f"{planned.picture.name}: {error.detail}", key=sample.key)
             return LostSample(key=sample.key, source=sample.source, num_tokens=sample.num_tokens, error=named)
         tiles.append(tiling.cut(rgb, planned.grid))
     return sample, tiles
+
+
+def _reduction(planned: PlannedPicture, tiling: TilingPolicy) -> int:
+    if tiling.spec.decode == "exact":
+        return 1
+    return tiling.reduction(planned.grid, planned.width_px, planned.height_px)
 
 
 def picture_fields(kept: Sequence[EncodedSample], tiles: Tiles, tiling: TilingPolicy) -> dict[str, Any]:

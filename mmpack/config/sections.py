@@ -23,7 +23,7 @@ from mmpack.dynamic import MicrobatchOrder
 from mmpack.errors import ConfigError, nearest
 from mmpack.layout import Layout
 from mmpack.model import MODELS
-from mmpack.tiling import TileSpec
+from mmpack.tiling import Decode, TileSpec
 from mmpack.train import TrainConfig
 
 
@@ -54,6 +54,7 @@ class DataSection(Section):
     stop_string: str | None = None
     tiling: str | None = None
     tiling_options: dict[str, Any] = Field(default_factory=dict)
+    decode: Decode | None = None
     seq_length: int
     packed_sequence: bool = True
     packed_sequence_size: int | None = None

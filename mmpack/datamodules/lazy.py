@@ -20,7 +20,7 @@ from mmpack.layout import Layout
 from mmpack.stats import ErrorBudget
 from mmpack.stream import OpenSource
 from mmpack.stream.mixed import OpenMix
-from mmpack.tiling import TileSpec
+from mmpack.tiling import Decode, TileSpec
 from mmpack.tiling.processor import policy_of
 
 
@@ -53,7 +53,7 @@ class NevaLazyDataModule(IndexedDataModule):
         packed_sequence_size: None for `decoder_seq_length`, or without it ``micro_batch_size * seq_length``.
         oversize: what becomes of a sample longer than it may be: a policy of `mmpack.encode.LengthLimit`.
         blend_unit: what `weights` are shares of, "samples" or "tokens".
-        tiling, tiling_options: as in `MultiModalTaskEncoder`.
+        tiling, tiling_options, decode: as in `MultiModalTaskEncoder`.
         layout: multiples of a row and its samples; see `mmpack.layout.Layout`.
         loss_weight: "token", "sample" or "sqrt".
         shuffle: another order in every epoch; False for that of the files.
@@ -95,6 +95,7 @@ class NevaLazyDataModule(IndexedDataModule):
         blend_unit: str = "samples",
         tiling: str | None = None,
         tiling_options: Mapping[str, Any] | None = None,
+        decode: Decode | None = None,
         layout: Layout | None = None,
         loss_weight: str = "token",
         shuffle: bool = True,
@@ -139,7 +140,7 @@ class NevaLazyDataModule(IndexedDataModule):
         )
         self._oversize = oversize
         _check_oversize(oversize, self.rows)
-        self._pieces = self._encoder_pieces(num_image_embeddings_per_tile, tiling, tiling_options or {})
+        self._pieces = self._encoder_pieces(num_image_embeddings_per_tile, tiling, tiling_options or {}, decode)
         self.encoder = self._build_encoder()
         self.weights = None if weights is None else [float(weight) for weight in weights]
         self.blend_unit = blend_unit
@@ -148,7 +149,9 @@ class NevaLazyDataModule(IndexedDataModule):
         self._open_train()
         self.num_streams = self._train.num_streams
 
-    def _encoder_pieces(self, embeddings: int, tiling: str | None, options: Mapping[str, Any]) -> MultiModalTaskEncoder:
+    def _encoder_pieces(
+        self, embeddings: int, tiling: str | None, options: Mapping[str, Any], decode: Decode | None
+    ) -> MultiModalTaskEncoder:
         """Tokenizer, template and tiling, checked against each other."""
         processor = self.image_processor
         is_single = tiling == "single" or (
@@ -166,6 +169,7 @@ class NevaLazyDataModule(IndexedDataModule):
             num_image_embeddings_per_tile=embeddings,
             tiling=tiling,
             tiling_options=options,
+            decode=decode,
         )
 
     def _build_encoder(self) -> SampleEncoder:

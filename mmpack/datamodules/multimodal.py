@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from mmpack.collate import Collator
 from mmpack.encode import LengthLimit, SampleEncoder
@@ -13,7 +13,7 @@ from mmpack.layout import Layout, round_up
 from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
 from mmpack.sample import IGNORE_INDEX, IMAGE_MARK, IMAGE_TOKEN_INDEX
 from mmpack.templates import Template, make_template
-from mmpack.tiling import TileSpec, TilingPolicy, make_tiling, tiling_from_processor
+from mmpack.tiling import Decode, TileSpec, TilingPolicy, make_tiling, tiling_from_processor
 from mmpack.tiling.processor import policy_of
 
 
@@ -84,6 +84,9 @@ class MultiModalTaskEncoder:
         num_image_embeddings_per_tile: what the vision tower gives for one tile.
         tiling: a name of `mmpack.tiling.TILINGS`; None for what the image processor does (anyres for LLaVA-NeXT's,
             native for Qwen2-VL's, else one padded tile). `tiling_options` are that policy's own.
+        decode: how pixels are made: "exact" as image processors do it, or "fast": large JPEGs are decoded at a half,
+            quarter or eighth of their size, and torch resizes (`TileSpec` has the details). None for the `TileSpec`'s
+            own, which is "exact" unless it says otherwise.
         oversize: what becomes of a sample that is too long: "raise", "drop", "truncate", "fewer_tiles" or "own_pack",
             or one of these by dataset (see `mmpack.encode.LengthLimit`); None means "raise", and that
             `packed_sequence_size` must not be below the module's `seq_length`.
@@ -105,6 +108,7 @@ class MultiModalTaskEncoder:
     num_image_embeddings_per_tile: int = 576
     tiling: str | None = None
     tiling_options: Mapping[str, Any] = field(default_factory=dict)
+    decode: Decode | None = None
     oversize: str | Mapping[str, str] | None = None
     loss_weight: str = "token"
     layout: Layout = field(default_factory=Layout)
@@ -179,6 +183,12 @@ class MultiModalTaskEncoder:
 
     def build_tiling(self) -> TilingPolicy:
         """The tiling policy, with the image processor's numbers."""
+        tiling: Any = self._tiling()
+        if self.decode is None:
+            return cast(TilingPolicy, tiling)
+        return cast(TilingPolicy, replace(tiling, spec=replace(tiling.spec, decode=self.decode)))
+
+    def _tiling(self) -> TilingPolicy:
         processor, embeddings = self.image_processor, self.num_image_embeddings_per_tile
         if not isinstance(processor, TileSpec):
             name = self.tiling or policy_of(processor)

@@ -9,8 +9,10 @@ from PIL import Image, ImageFile
 from mmpack.errors import Reason, SampleError
 from mmpack.images.colour import RGB, to_rgb
 from mmpack.images.containers import lean_jpeg, lean_png
+from mmpack.images.exif import SWAPPED
 from mmpack.images.header import DEFAULT_MAX_PIXELS, Header, check_size, read_header
 from mmpack.images.plugins import open_picture, sample_error, strict_pillow
+from mmpack.images.scaled import decode_jpeg, reduced
 
 _END_OF_JPEG = b"\xff\xd9"
 _TURN = {
@@ -22,6 +24,8 @@ _TURN = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# steps through rows and columns, once they have changed places in 5 to 8
+_FLIPS = {2: (1, -1), 3: (-1, -1), 4: (-1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}
 
 
 def decode_image(
@@ -31,6 +35,7 @@ def decode_image(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     max_aspect: float | None = None,
     lenient: bool = False,
+    reduction: int = 1,
 ) -> NDArray[np.uint8]:
     """The pixels (H, W, 3) uint8 of a picture: upright, RGB, transparent parts on `background`.
 
@@ -43,6 +48,8 @@ def decode_image(
         max_pixels: a picture of more is refused from its header, before anything is allocated.
         max_aspect: as in `image_size`.
         lenient: of a file whose pixels are cut, return what there is, the rest grey or black.
+        reduction: 2, 4 or 8 decodes a JPEG at that part of its size, sides rounded up, which is faster; other
+            formats ignore it.
 
     Raises:
         SampleError: as `image_size`, and IMAGE_TRUNCATED for cut or damaged pixels, IMAGE_UNSUPPORTED for samples
@@ -52,30 +59,47 @@ def decode_image(
     header = read_header(data, max_pixels=max_pixels, max_aspect=max_aspect)
     try:
         with strict_pillow():
-            rgb = _decode(data, header, background, max_pixels, lenient)
-        rgb_HWC = np.array(rgb)  # a copy, so that it can be written to
+            rgb_HWC = _decode(data, header, background, max_pixels, lenient, reduction)
     except Exception as error:
         raise sample_error(error, header.format) from error
     width_px, height_px = header.upright_size
+    if header.format == "JPEG":
+        width_px, height_px = reduced(width_px, reduction), reduced(height_px, reduction)
     if rgb_HWC.shape != (height_px, width_px, 3):
         decoded = f"{rgb_HWC.shape[1]}x{rgb_HWC.shape[0]}"
         raise SampleError(Reason.IMAGE_TRUNCATED, f"decoded to {decoded}, the header says {width_px}x{height_px}")
     return rgb_HWC
 
 
-def _decode(data: bytes, header: Header, background: RGB, max_pixels: int, lenient: bool) -> Image.Image:
+def _decode(
+    data: bytes, header: Header, background: RGB, max_pixels: int, lenient: bool, reduction: int
+) -> NDArray[np.uint8]:
     if header.format == "JPEG":
         data = lean_jpeg(data)
         if lenient:
             data += _END_OF_JPEG  # lets the decoder finish a picture that is cut
+        elif header.channels != 4:  # what CMYK and its inversions mean is for `to_rgb` to say
+            rgb_HWC = decode_jpeg(data, header.width_px, header.height_px, reduction)
+            if rgb_HWC is not None:
+                return upright(rgb_HWC, header.orientation)
     elif header.format == "PNG":
         data = lean_png(data, header.depth, header.colour)
     with open_picture(data, header.format) as picture:
         check_size(*picture.size, max_pixels)
+        if header.format == "JPEG" and reduction > 1:
+            picture.draft(None, (header.width_px // reduction, header.height_px // reduction))
         _load(picture, lenient)
         rgb = to_rgb(picture, background)
     turn = _TURN.get(header.orientation)
-    return rgb if turn is None else rgb.transpose(turn)
+    return np.array(rgb if turn is None else rgb.transpose(turn))  # a copy, so that it can be written to
+
+
+def upright(rgb_HWC: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """A picture turned as EXIF's `orientation`, 1 to 8, says, contiguous."""
+    if orientation in SWAPPED:
+        rgb_HWC = rgb_HWC.transpose(1, 0, 2)
+    flip_rows, flip_columns = _FLIPS.get(orientation, (1, 1))
+    return np.ascontiguousarray(rgb_HWC[::flip_rows, ::flip_columns])
 
 
 def _load(picture: ImageFile.ImageFile, lenient: bool) -> None:

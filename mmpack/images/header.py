@@ -40,6 +40,7 @@ class Header:
     orientation: int = UPRIGHT  # 1..8, as EXIF counts
     depth: int = 8  # PNG: bits per sample
     colour: int = 2  # PNG: colour type
+    channels: int = 3  # JPEG: 1, 3 or 4
 
     @property
     def upright_size(self) -> tuple[int, int]:
@@ -103,7 +104,7 @@ def _cut(what: str) -> SampleError:
 
 def _jpeg(data: bytes) -> Header:
     """Size from the frame header (ITU-T T.81, B.2.2), orientation from APP1."""
-    frame: tuple[int, int] | None = None
+    frame: tuple[int, int, int] | None = None
     marker = 0
     exif = xmp = b""
     for marker, start, end in jpeg_segments(data):
@@ -119,7 +120,7 @@ def _jpeg(data: bytes) -> Header:
                     f"JPEG of process {marker - 0xC0} (lossless or hierarchical); baseline and progressive are read"
                 )
                 raise SampleError(Reason.IMAGE_UNSUPPORTED, detail)
-            frame = width_px, height_px
+            frame = width_px, height_px, num_channels
         elif marker == APP1:
             if data.startswith(b"Exif\x00\x00", start):
                 exif += data[start + 6 : end]  # long blocks are continued in further segments
@@ -128,7 +129,7 @@ def _jpeg(data: bytes) -> Header:
     if frame is None or marker != SOS:
         raise _cut("JPEG")
     turned = orientation(exif, xmp) if exif or xmp else UPRIGHT
-    return Header(format="JPEG", width_px=frame[0], height_px=frame[1], orientation=turned)
+    return Header(format="JPEG", width_px=frame[0], height_px=frame[1], channels=frame[2], orientation=turned)
 
 
 def _png(data: bytes) -> Header:

@@ -36,6 +36,10 @@ class CellTiles:
         """None: a mock picture has the tiles that were asked for."""
         return None
 
+    def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """Cells are wanted as they are."""
+        return 1
+
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """(grid.num_tiles, 3, S, S) uint8, row by row."""
         size, tiles = self.spec.tile_size_px, []

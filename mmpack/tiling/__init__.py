@@ -19,9 +19,9 @@ from mmpack.registry import Registry
 from mmpack.sample import PixelKind, TileGrid
 from mmpack.tiling.pixels import resize
 from mmpack.tiling.processor import options_of, policy_of
-from mmpack.tiling.spec import TileSpec
+from mmpack.tiling.spec import Decode, TileSpec
 
-__all__ = ["TILINGS", "TileSpec", "TilingPolicy", "make_tiling", "resize", "tiling_from_processor"]
+__all__ = ["TILINGS", "Decode", "TileSpec", "TilingPolicy", "make_tiling", "resize", "tiling_from_processor"]
 
 # How a vision tower takes a picture's tiles: each by itself; one overview and a grid that is put together again; or
 # patches of one picture, in the tower's own order.
@@ -53,6 +53,10 @@ class TilingPolicy(Protocol):
 
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """The picture (H, W, 3) as (grid.num_tiles, 3, S, S) uint8, contiguous."""
+        ...
+
+    def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """The part, 1, 2, 4 or 8, at which a picture of that size may be decoded before `cut`, which stretches none."""
         ...
 
     def smaller(self, width_px: int, height_px: int, max_tokens: int) -> TileGrid | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import RGB, place, resize, split
+from mmpack.tiling.pixels import RGB, place, reduction, split
 from mmpack.tiling.spec import TileSpec
 
 Pinpoint = tuple[int, int]  # height, width in pixels, as transformers writes them
@@ -65,14 +65,20 @@ class AnyresTiles:
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """(1 + columns x rows, 3, S, S) uint8, the overview first."""
         assert grid.thumbnail, f"{grid} is no grid of tiling 'anyres'"
-        size, resample = self.spec.tile_size_px, self.spec.resample
+        size = self.spec.tile_size_px
         height_px, width_px, _ = rgb_HWC.shape
         canvas_width, canvas_height = grid.columns * size, grid.rows * size
         width, height = fitted(width_px, height_px, canvas_width, canvas_height)
         left, top = (canvas_width - width) // 2, (canvas_height - height) // 2
-        canvas = place(resize(rgb_HWC, width, height, resample), canvas_width, canvas_height, left, top, BLACK)
-        overview = split(resize(rgb_HWC, size, size, resample), 1, 1)
+        canvas = place(self.spec.resize(rgb_HWC, width, height), canvas_width, canvas_height, left, top, BLACK)
+        overview = split(self.spec.resize(rgb_HWC, size, size), 1, 1)
         return np.concatenate([overview, split(canvas, grid.columns, grid.rows)])
+
+    def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """By the picture's size on the canvas, or the overview's where that is larger."""
+        size = self.spec.tile_size_px
+        width, height = fitted(width_px, height_px, grid.columns * size, grid.rows * size)
+        return reduction(width_px, height_px, max(width, size), max(height, size))
 
     def smaller(self, width_px: int, height_px: int, max_tokens: int) -> TileGrid | None:
         """The best of the canvases that fit, as if no other had been offered.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import resize, split
+from mmpack.tiling.pixels import reduction, split
 from mmpack.tiling.spec import TileSpec
 
 
@@ -71,12 +71,17 @@ class DynamicTiles:
 
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """(columns x rows [+ 1], 3, S, S) uint8, row by row, the overview last."""
-        size, resample = self.spec.tile_size_px, self.spec.resample
-        fitted = resize(rgb_HWC, grid.columns * size, grid.rows * size, resample)
+        size = self.spec.tile_size_px
+        fitted = self.spec.resize(rgb_HWC, grid.columns * size, grid.rows * size)
         tiles = split(fitted, grid.columns, grid.rows)
         if not grid.thumbnail:
             return tiles
-        return np.concatenate([tiles, split(resize(rgb_HWC, size, size, resample), 1, 1)])
+        return np.concatenate([tiles, split(self.spec.resize(rgb_HWC, size, size), 1, 1)])
+
+    def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """By the size of all tiles together."""
+        size = self.spec.tile_size_px
+        return reduction(width_px, height_px, grid.columns * size, grid.rows * size)
 
 
 def closest_grid(width_px: int, height_px: int, tile_size_px: int, min_tiles: int, max_tiles: int) -> tuple[int, int]:

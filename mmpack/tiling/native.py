@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import resize
+from mmpack.tiling.pixels import reduction
 from mmpack.tiling.spec import TileSpec
 
 MAX_ASPECT = 200  # what Qwen's own code accepts
@@ -93,10 +93,14 @@ class NativePatches:
         size, merge = self.patch_size, self.merge_size
         whole_blocks = grid.columns % merge == 0 and grid.rows % merge == 0 and not grid.thumbnail
         assert whole_blocks, f"{grid} is no grid of tiling 'native'"
-        fitted = resize(rgb_HWC, grid.columns * size, grid.rows * size, self.spec.resample)
+        fitted = self.spec.resize(rgb_HWC, grid.columns * size, grid.rows * size)
         parts = fitted.reshape(grid.rows // merge, merge, size, grid.columns // merge, merge, size, 3)
         patches = parts.transpose(0, 3, 1, 4, 6, 2, 5)
         return np.ascontiguousarray(patches).reshape(grid.num_tiles, 3, size, size)
+
+    def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """By the size of all patches together."""
+        return reduction(width_px, height_px, grid.columns * self.patch_size, grid.rows * self.patch_size)
 
     def smaller(self, width_px: int, height_px: int, max_tokens: int) -> TileGrid | None:
         """The grid under the highest `max_pixels` that fits; never under `min_pixels`."""

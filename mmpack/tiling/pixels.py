@@ -11,6 +11,8 @@ from mmpack.errors import ConfigError, nearest
 RGB = tuple[int, int, int]
 Box = tuple[float, float, float, float]  # left, top, right, bottom in source pixels
 
+_TORCH_FILTERS = ("bilinear", "bicubic")
+
 RESAMPLING = {filter_.name.lower(): filter_ for filter_ in Image.Resampling}
 
 
@@ -22,11 +24,19 @@ def resampling(name: str) -> Image.Resampling:
 
 
 def resize(
-    rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, resample: str = "bicubic", *, box: Box | None = None
+    rgb_HWC: NDArray[np.uint8],
+    width_px: int,
+    height_px: int,
+    resample: str = "bicubic",
+    *,
+    box: Box | None = None,
+    by_torch: bool = False,
 ) -> NDArray[np.uint8]:
     """`rgb_HWC`, or the part of it in `box`, at another size: (height_px, width_px, 3) uint8, antialiased.
 
-    Shrinking widens the filter, so that every source pixel counts.
+    Shrinking widens the filter, so that every source pixel counts. Pillow does it; `by_torch` takes a fifth of the time
+    for bilinear and bicubic, with at most 2 grey levels of difference in photographs (up to 27 in noise, where bicubic
+    leaves 0 to 255 between the two axes). Pillow still does other filters and boxes.
 
     Raises:
         ConfigError: unknown filter, or a side below 1.
@@ -37,7 +47,30 @@ def resize(
     whole = (0, 0, rgb_HWC.shape[1], rgb_HWC.shape[0])
     if rgb_HWC.shape[:2] == (height_px, width_px) and (box is None or tuple(box) == whole):
         return rgb_HWC
+    if by_torch and box is None and resample in _TORCH_FILTERS:
+        return _torch_resize(rgb_HWC, width_px, height_px, resample)
     return np.asarray(Image.fromarray(rgb_HWC).resize((width_px, height_px), filter_, box=box))
+
+
+def _torch_resize(rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, resample: str) -> NDArray[np.uint8]:
+    import torch  # here alone below `batch`, and only where it is asked for
+
+    channels_last = torch.from_numpy(np.ascontiguousarray(rgb_HWC)).permute(2, 0, 1).unsqueeze(0)
+    resized = torch.nn.functional.interpolate(channels_last, size=(height_px, width_px), mode=resample, antialias=True)
+    out: NDArray[np.uint8] = resized[0].permute(1, 2, 0).numpy()
+    return out
+
+
+def reduction(width_px: int, height_px: int, target_width_px: int, target_height_px: int) -> int:
+    """The part, 1, 2, 4 or 8, at which a picture can be decoded and still need no stretching to the target.
+
+    >>> reduction(4000, 3000, 336, 252), reduction(640, 480, 336, 336)
+    (8, 1)
+    """
+    for part in (8, 4, 2):
+        if width_px >= part * target_width_px and height_px >= part * target_height_px:
+            return part
+    return 1
 
 
 def place(

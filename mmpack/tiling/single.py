@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, nearest
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import RGB, place, resize, scaled_side
+from mmpack.tiling.pixels import RGB, place, reduction, scaled_side
 from mmpack.tiling.spec import TileSpec, rgb_color
 
 Fit = Literal["pad", "square", "crop", "keep"]
@@ -67,16 +67,24 @@ class SingleTile:
     def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
         """(1, 3, S, S) uint8."""
         assert grid.num_tiles == 1, f"{grid} is no grid of tiling 'single'"
-        size, resample = self.spec.tile_size_px, self.spec.resample
+        size = self.spec.tile_size_px
         if self.fit == "square":
-            tile = resize(rgb_HWC, size, size, resample)
+            tile = self.spec.resize(rgb_HWC, size, size)
         elif self.fit == "crop":
-            tile = _crop(rgb_HWC, size, resample)
+            tile = _crop(rgb_HWC, self.spec)
         elif self.fit == "keep":
-            tile = _keep(rgb_HWC, size, resample, self._color())
+            tile = _keep(rgb_HWC, self.spec, self._color())
         else:
-            tile = _pad(rgb_HWC, size, resample, self._color())
+            tile = _pad(rgb_HWC, self.spec, self._color())
         return np.ascontiguousarray(tile.transpose(2, 0, 1)[np.newaxis])
+
+    def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
+        """By the side that is brought to S."""
+        size = self.spec.tile_size_px
+        if self.fit == "square":
+            return reduction(width_px, height_px, size, size)
+        side = min(width_px, height_px) if self.fit == "crop" else max(width_px, height_px)
+        return reduction(side, side, size, size)
 
     def _color(self) -> RGB:
         if self.pad_color == "mean":
@@ -86,47 +94,48 @@ class SingleTile:
         return self.pad_color
 
 
-def _crop(rgb_HWC: NDArray[np.uint8], size: int, resample: str) -> NDArray[np.uint8]:
-    """Shorter side to `size`, then the middle `size` x `size`; of a long strip only the middle is computed."""
+def _crop(rgb_HWC: NDArray[np.uint8], spec: TileSpec) -> NDArray[np.uint8]:
+    """Shorter side to S, then the middle S x S; of a long strip only the middle is computed."""
+    size = spec.tile_size_px
     height_px, width_px, _ = rgb_HWC.shape
     short = min(height_px, width_px)
     full_width, full_height = size * width_px // short, size * height_px // short
     left, top = (full_width - size) // 2, (full_height - size) // 2
     if full_width * full_height <= _MAX_RESIZED_PX:
-        return resize(rgb_HWC, full_width, full_height, resample)[top : top + size, left : left + size]
+        return spec.resize(rgb_HWC, full_width, full_height)[top : top + size, left : left + size]
     per_x, per_y = width_px / full_width, height_px / full_height
     box = (left * per_x, top * per_y, min(width_px, (left + size) * per_x), min(height_px, (top + size) * per_y))
-    return resize(rgb_HWC, size, size, resample, box=box)
+    return spec.resize(rgb_HWC, size, size, box=box)
 
 
-def _keep(
-    rgb_HWC: NDArray[np.uint8], size: int, resample: str, color: RGB, *, centred: bool = False
-) -> NDArray[np.uint8]:
-    """Longer side to `size`, the rest filled with `color`."""
+def _keep(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB, *, centred: bool = False) -> NDArray[np.uint8]:
+    """Longer side to S, the rest filled with `color`."""
+    size = spec.tile_size_px
     height_px, width_px, _ = rgb_HWC.shape
     longest = max(height_px, width_px)
     width, height = scaled_side(width_px, size, longest), scaled_side(height_px, size, longest)
     left, top = ((size - width) // 2, (size - height) // 2) if centred else (0, 0)
-    return place(resize(rgb_HWC, width, height, resample), size, size, left, top, color)
+    return place(spec.resize(rgb_HWC, width, height), size, size, left, top, color)
 
 
-def _pad(rgb_HWC: NDArray[np.uint8], size: int, resample: str, color: RGB) -> NDArray[np.uint8]:
-    """Padded to a centred square, then resized to `size`.
+def _pad(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB) -> NDArray[np.uint8]:
+    """Padded to a centred square, then resized to S.
 
-    Of a large picture the long side is brought to `size` before there is any padding, so that the square itself is
+    Of a large picture the long side is brought to S before there is any padding, so that the square itself is
     never made; of one longer still, the picture is resized before it is padded.
     """
+    size = spec.tile_size_px
     height_px, width_px, _ = rgb_HWC.shape
     side = max(height_px, width_px)
     if side > _MAX_PADDED_SIDE_PX:
-        return _keep(rgb_HWC, size, resample, color, centred=True)
+        return _keep(rgb_HWC, spec, color, centred=True)
     if side <= _MAX_SQUARE_SIDE_PX:
         left, top = (side - width_px) // 2, (side - height_px) // 2
-        return resize(place(rgb_HWC, side, side, left, top, color), size, size, resample)
+        return spec.resize(place(rgb_HWC, side, side, left, top, color), size, size)
     if width_px >= height_px:
-        narrow = resize(rgb_HWC, size, height_px, resample)
+        narrow = spec.resize(rgb_HWC, size, height_px)
         padded = place(narrow, size, side, 0, (side - height_px) // 2, color)
     else:
-        narrow = resize(rgb_HWC, width_px, size, resample)
+        narrow = spec.resize(rgb_HWC, width_px, size)
         padded = place(narrow, side, size, (side - width_px) // 2, 0, color)
-    return resize(padded, size, size, resample)
+    return spec.resize(padded, size, size)
