@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ DEMO = REPO / "mmpack" / "demo_data"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.S | re.M)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.S | re.M)
+    return [text for name, text in found if name == language]
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "configs").symlink_to(REPO / "configs")
     (folder / "mmpack").mkdir()
     (folder / "mmpack" / "demo_data").symlink_to(DEMO)
+    asked = {"instruction": "What is a pack?", "context": "", "category": "qa"}
+    asked["response"] = "Several samples in one row."
+    (folder / "data" / "dolly.jsonl").write_text(f"{json.dumps(asked)}\n" * 3, encoding="utf-8")
+    run(folder, [sys.executable, str(REPO / "tools" / "make_text_data.py"), "build/sft", "--samples", "200"])
     return folder
 
 
@@ -42,14 +48,18 @@ def run(folder: Path, command: list[str]) -> str:
 def test_the_commands_run(folder: Path) -> None:
     commands = [line.partition("#")[0].strip() for block in blocks("") for line in block.splitlines()]
     commands = [command for command in commands if command.startswith("mmpack ")]
-    assert len(commands) == 4
+    assert len(commands) == 8
     for command in commands:
         words = command.split()
         if words[1] == "train":
-            words += ["--set", "train.max_steps=3"]
+            words += ["--set", "train.max_steps=3", "--set", "train.val_check_interval=3"]
+        if words[1] == "generate":
+            words += ["--max-new-tokens", "4"]
         run(folder, words)
     assert (folder / "pack.html").stat().st_size > 10_000
     assert (folder / "build" / "run" / "train.jsonl").exists()
+    assert "Several samples in one row." in (folder / "data" / "dolly-output.jsonl").read_text(encoding="utf-8")
+    assert any((folder / "build" / "packed").iterdir())
 
 
 def test_the_code_runs(folder: Path) -> None:

@@ -309,7 +309,7 @@ def check(
     raise typer.Exit(code)
 
 
-@app.command(epilog='Example: mmpack generate build/sft/run/last.pt --prompt "What is a pack?"')
+@app.command(epilog='Example: mmpack generate build/sft/run --prompt "What is a pack?"')
 def generate(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of mmpack train, or its run.")],
     prompt: Annotated[str, typer.Option(help="What the user says.")],

@@ -41,7 +41,7 @@ def checkpoint_of(path: Path) -> Path:
     best, newest = path / BEST_NAME, newest_checkpoint(path) if path.is_dir() else None
     found = best if best.is_file() else newest
     if found is None:
-        raise StateError(f"{path} is no checkpoint, and no folder of a run with one")
+        raise ConfigError(f"{path} is no checkpoint, and no folder of a run with one; give what mmpack train wrote")
     return found
 
 

@@ -160,7 +160,7 @@ def test_a_swapped_tokenizer_is_found(runs: dict[str, TrainResult], tmp_path: Pa
 
 
 def test_what_is_no_fine_tuned_model_is_named(tmp_path: Path, tokenizer: Any) -> None:
-    with pytest.raises(StateError, match="is no checkpoint"):
+    with pytest.raises(ConfigError, match="is no checkpoint"):
         load_fine_tuned(tmp_path)
     torch.save({"version": 1, "step": 1}, tmp_path / "step-000001.pt")
     with pytest.raises(StateError, match="stores no prompt template"):
