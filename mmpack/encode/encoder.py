@@ -124,8 +124,10 @@ class SampleEncoder:
             token_id = self.tokenizer.convert_tokens_to_ids(token)
             unknown = self.tokenizer.unk_token_id
             if token_id is None or (token_id == unknown and token != self.tokenizer.unk_token):
+                style = getattr(self.template, "style", None)
+                name = getattr(style, "name", type(self.template).__name__)
                 raise ConfigError(
-                    f"template {type(self.template).__name__} needs the control token {token!r}, which the tokenizer "
+                    f"template {name!r} needs the control token {token!r}, which the tokenizer "
                     "does not have; choose another template or set stop_string to one of its special tokens"
                 )
             self._control_ids[token] = int(token_id)

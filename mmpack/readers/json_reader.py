@@ -34,10 +34,13 @@ class JsonReader:
         files: in order; of several, each record's place names its file, and an empty file is noted.
         change: what becomes of each record.
         unit: what a record's number counts; None for ``entry`` or ``line``, whichever it is.
+        what: the source is called in reports.
     """
 
-    def __init__(self, files: Sequence[JsonFile], *, change: Change = _as_it_is, unit: str | None = None) -> None:
-        self.what = "JSON" if len(files) == 1 else f"{len(files)} JSON files"
+    def __init__(
+        self, files: Sequence[JsonFile], *, change: Change = _as_it_is, unit: str | None = None, what: str = "JSON"
+    ) -> None:
+        self.what = what if len(files) == 1 else f"{len(files)} {what} files"
         self.notes: list[str] = []
         self._files = list(files)
         self._change = change

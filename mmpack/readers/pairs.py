@@ -53,7 +53,7 @@ def read_table(path: Path, name: str, spool: Path) -> JsonReader:
     count = _write_lines(spool, _table_rows(path, name))
     if not count:
         raise ConfigError(f"{name} holds no rows: no samples in it")
-    return JsonReader([JsonFile(path=spool, name=name)], change=_finished, unit="row")
+    return JsonReader([JsonFile(path=spool, name=name)], change=_finished, unit="row", what="a table of pictures")
 
 
 def read_captioned(folder: Path, spool: Path) -> JsonReader:
@@ -64,7 +64,9 @@ def read_captioned(folder: Path, spool: Path) -> JsonReader:
     """
     if not _write_lines(spool, _captioned(folder, folder)):
         raise ConfigError(f"{folder} holds no pictures")
-    return JsonReader([JsonFile(path=spool, name=str(folder))], change=_finished, unit="picture")
+    return JsonReader(
+        [JsonFile(path=spool, name=str(folder))], change=_finished, unit="picture", what="pictures with texts"
+    )
 
 
 def _finished(record: Record) -> Record:
