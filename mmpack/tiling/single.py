@@ -122,12 +122,13 @@ def _pad(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB) -> NDArray[np.u
     """Padded to a centred square, then resized to S.
 
     Of a large picture the long side is brought to S before there is any padding, so that the square itself is
-    never made; of one longer still, the picture is resized before it is padded.
+    never made; of one longer still, and where decoding is to be fast, the picture is resized before it is padded: that
+    is the same where its short side comes to whole pixels of even padding, and else up to half a pixel away.
     """
     size = spec.tile_size_px
     height_px, width_px, _ = rgb_HWC.shape
     side = max(height_px, width_px)
-    if side > _MAX_PADDED_SIDE_PX:
+    if side > _MAX_PADDED_SIDE_PX or spec.decode == "fast":
         return _keep(rgb_HWC, spec, color, centred=True)
     if side <= _MAX_SQUARE_SIDE_PX:
         left, top = (side - width_px) // 2, (side - height_px) // 2

@@ -28,7 +28,8 @@ class TileSpec:
         background: RGB that shows where a picture is transparent.
         decode: how pixels are made. ``exact``: the whole picture, resized by Pillow, as image processors do it.
             ``fast``: JPEGs at a half, quarter or eighth of their size where that is still larger than the tile, resized
-            by torch. Photographs that are not reduced differ by at most 2 grey levels.
+            by torch, and padded afterwards. Photographs that are neither reduced nor padded differ by at most 2 grey
+            levels.
 
     Raises:
         ConfigError: a value that cannot work.
