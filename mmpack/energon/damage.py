@@ -19,6 +19,8 @@ from typing import Any
 
 from megatron.energon.flavors.webdataset.config import skip_meta_re, split_name_re
 
+from mmpack.energon.plain_tar import plain_members
+
 _BLOCK = tarfile.BLOCKSIZE
 _MOST_PADDING = 2 * tarfile.RECORDSIZE
 _NUM_PROBES = 8  # samples of a shard that are looked at before its index is trusted
@@ -162,6 +164,21 @@ def _scan(path: Path) -> tuple[list[int], bool]:
     return [*offsets, end] if offsets else [], complete
 
 
+def _plain_sample(
+    data: bytes, members: list[tuple[str, int, int]]
+) -> tuple[str, dict[str, bytes], tuple[str, ...]] | None:
+    """What `read_sample` gives for plain members of one sample; None where there is more to say."""
+    base: str | None = None
+    parts: dict[str, bytes] = {}
+    for name, start, size in members:
+        match = split_name_re.match(name)
+        if match is None or skip_meta_re.match(name) or (base or match[1]) != match[1] or match[2] in parts:
+            return None
+        base = match[1]
+        parts[match[2]] = data[start : start + size]
+    return None if base is None else (base, parts, tuple(name for name, _, _ in members))
+
+
 def read_sample(data: bytes) -> tuple[str, dict[str, bytes], tuple[str, ...]]:
     """Name, parts by extension, and member names of the sample whose headers and contents `data` is.
 
@@ -170,6 +187,9 @@ def read_sample(data: bytes) -> tuple[str, dict[str, bytes], tuple[str, ...]]:
     Raises:
         ValueError: it is not one whole sample; the text says why.
     """
+    plain = plain_members(data)
+    if plain is not None and (found := _plain_sample(data, plain)) is not None:
+        return found
     base: str | None = None
     parts: dict[str, bytes] = {}
     names: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -55,7 +57,7 @@ def resize(
 def _torch_resize(rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, resample: str) -> NDArray[np.uint8]:
     import torch  # here alone below `batch`, and only where it is asked for
 
-    channels_last = torch.from_numpy(np.ascontiguousarray(rgb_HWC)).permute(2, 0, 1).unsqueeze(0)
+    channels_last = torch.from_numpy(np.require(rgb_HWC, requirements=["C", "W"])).permute(2, 0, 1).unsqueeze(0)
     resized = torch.nn.functional.interpolate(channels_last, size=(height_px, width_px), mode=resample, antialias=True)
     out: NDArray[np.uint8] = resized[0].permute(1, 2, 0).numpy()
     return out
@@ -74,16 +76,29 @@ def reduction(width_px: int, height_px: int, target_width_px: int, target_height
 
 
 def place(
-    rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, left: int, top: int, color: RGB
+    rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, left: int, top: int, color: RGB, *, planar: bool = False
 ) -> NDArray[np.uint8]:
-    """A (height_px, width_px, 3) field of `color` with the picture put at (left, top)."""
+    """A (height_px, width_px, 3) field of `color` with the picture put at (left, top).
+
+    `planar` lays it out channel by channel, as a tile is, which is faster if nothing is to be resized any more.
+    """
+    height, width, _ = rgb_HWC.shape
+    if planar:
+        field = _field(width_px, height_px, color).copy()
+        field[:, top : top + height, left : left + width] = rgb_HWC.transpose(2, 0, 1)
+        return field.transpose(1, 2, 0)
     row = np.tile(
         np.asarray(color, dtype=np.uint8), width_px
     )  # filling by whole rows is ten times faster than by pixels
     field = np.empty((height_px, width_px, 3), dtype=np.uint8)
     field.reshape(height_px, width_px * 3)[:] = row
-    field[top : top + rgb_HWC.shape[0], left : left + rgb_HWC.shape[1]] = rgb_HWC
+    field[top : top + height, left : left + width] = rgb_HWC
     return field
+
+
+@lru_cache(maxsize=8)
+def _field(width_px: int, height_px: int, color: RGB) -> NDArray[np.uint8]:
+    return np.tile(np.asarray(color, dtype=np.uint8)[:, None, None], (1, height_px, width_px))
 
 
 def split(rgb_HWC: NDArray[np.uint8], columns: int, rows: int) -> NDArray[np.uint8]:

@@ -115,7 +115,7 @@ def _keep(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB, *, centred: bo
     longest = max(height_px, width_px)
     width, height = scaled_side(width_px, size, longest), scaled_side(height_px, size, longest)
     left, top = ((size - width) // 2, (size - height) // 2) if centred else (0, 0)
-    return place(spec.resize(rgb_HWC, width, height), size, size, left, top, color)
+    return place(spec.resize(rgb_HWC, width, height), size, size, left, top, color, planar=True)
 
 
 def _pad(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB) -> NDArray[np.uint8]:
