@@ -11,11 +11,13 @@ from typing import Any
 from megatron.energon.flavors.webdataset.sample_loader import SliceState
 from megatron.energon.state import FlexState
 
-_PLAIN = (str, int, float, bool, bytes, type(None))
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def to_plain(value: Any) -> Any:
     """`value` without classes. Raises TypeError for a class that has no plain form here."""
+    if type(value) in _PLAIN:  # nearly all of them
+        return value
     if isinstance(value, FlexState):
         return {"flex": {name: to_plain(item) for name, item in value.items()}}
     if isinstance(value, dict):
@@ -26,7 +28,7 @@ def to_plain(value: Any) -> Any:
         return ["list", *map(to_plain, value)]
     if isinstance(value, SliceState):
         return ["slice", value.index, value.current]
-    if isinstance(value, _PLAIN):
+    if isinstance(value, str | int | float | bytes):
         return value
     raise TypeError(f"energon's state holds a {type(value).__name__}, which mmpack cannot save")
 

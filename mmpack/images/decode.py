@@ -75,13 +75,13 @@ def _decode(
     data: bytes, header: Header, background: RGB, max_pixels: int, lenient: bool, reduction: int
 ) -> NDArray[np.uint8]:
     if header.format == "JPEG":
-        data = lean_jpeg(data)
-        if lenient:
-            data += _END_OF_JPEG  # lets the decoder finish a picture that is cut
-        elif header.channels != 4:  # what CMYK and its inversions mean is for `to_rgb` to say
+        if not lenient and header.channels != 4:  # what CMYK and its inversions mean is for `to_rgb` to say
             rgb_HWC = decode_jpeg(data, header.width_px, header.height_px, reduction)
             if rgb_HWC is not None:
                 return upright(rgb_HWC, header.orientation)
+        data = lean_jpeg(data)
+        if lenient:
+            data += _END_OF_JPEG  # lets the decoder finish a picture that is cut
     elif header.format == "PNG":
         data = lean_png(data, header.depth, header.colour)
     with open_picture(data, header.format) as picture:
