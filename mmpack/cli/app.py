@@ -154,6 +154,25 @@ def inspect(
     run(config, set_ or [], pack, split, html, png, as_json=json_)
 
 
+@app.command(epilog="Example: mmpack profile configs/demo.yaml --set data.decode=fast")
+def profile(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG|DATASET",
+            help="A YAML file, or a dataset's folder, which is packed with the demo's settings then.",
+        ),
+    ],
+    samples: Annotated[int, typer.Option(help="Samples to time.")] = 1000,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Which stage bounds the loader on this machine and data, and what to change."""
+    from mmpack.cli.profile import run
+
+    run(config, set_ or [], samples, as_json=json_)
+
+
 @app.command(epilog="Example: mmpack train configs/demo.yaml --set train.max_steps=200")
 def train(config: ConfigFile, set_: Set = None, json_: Json = False) -> None:
     """A small real training run; goes on from the newest checkpoint in train.output_dir."""
