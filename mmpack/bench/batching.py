@@ -26,7 +26,7 @@ from mmpack.datamodules.finetune_data import text_tiling
 from mmpack.dynamic import bucket_batches, dynamic_batches, packed_microbatches
 from mmpack.errors import ConfigError
 from mmpack.layout import Layout
-from mmpack.model.causal import CausalModel, CausalSpec
+from mmpack.model.causal import CausalSpec
 from mmpack.sample import EncodedSample
 from mmpack.train.contract import TrainConfig
 from mmpack.train.precision import compute_in
@@ -98,12 +98,12 @@ def batches_of(way: str, samples: Sequence[EncodedSample], config: BatchingConfi
 
 
 @dataclass(slots=True)
-class _Subject:
+class Subject:
     """One way, its model and what was measured of it."""
 
     way: str
     batches: list[Batch]
-    model: CausalModel
+    model: Any  # a CausalModel or a PackedModel
     optimizer: torch.optim.Optimizer
     precision: str
     seconds: list[float] = field(default_factory=list)
@@ -149,23 +149,28 @@ def run(config: BatchingConfig, advance: Advance = lambda done, total, label: No
             subjects.append(_subject(way, samples, tokenizer, config, device))
         except ConfigError as error:
             skipped[way] = str(error)
-    rounds = config.warmups + config.repeats
-    # Padded positions give numbers so small that processors slow down: as zeros, padding is up to 4 times faster.
-    torch.set_flush_denormal(True)
-    try:
-        for number in range(rounds):
-            for place, subject in enumerate(subjects):
-                subject.step(counted=number >= config.warmups)
-                advance(number * len(subjects) + place + 1, rounds * len(subjects), subject.way)
-    finally:
-        torch.set_flush_denormal(False)
-    _check_losses(subjects, subjects[0].precision, device)
+    take_turns(subjects, config.warmups, config.repeats, advance)
+    check_losses(subjects, subjects[0].precision, device)
     base = next(subject for subject in subjects if subject.way == BASELINE)
     records = [_record(subject, base, config, about, device) for subject in subjects]
     records += [_skipped(way, why, config, about) for way, why in skipped.items()]
     if config.picture is not None:
         draw(records, config.picture)
     return records
+
+
+def take_turns(subjects: Sequence[Subject], warmups: int, repeats: int, advance: Advance) -> None:
+    """One step of each subject after the other, `warmups` uncounted times and then `repeats` times."""
+    rounds = warmups + repeats
+    # Padded positions give numbers so small that processors slow down: as zeros, padding is up to 4 times faster.
+    torch.set_flush_denormal(True)
+    try:
+        for number in range(rounds):
+            for place, subject in enumerate(subjects):
+                subject.step(counted=number >= warmups)
+                advance(number * len(subjects) + place + 1, rounds * len(subjects), subject.way)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 _NOWHERE: Any = "-"
@@ -181,7 +186,7 @@ def _tokenizer(texts: TextSet, config: BatchingConfig) -> Any:
 
 def _subject(
     way: str, samples: Sequence[EncodedSample], tokenizer: Any, config: BatchingConfig, device: torch.device
-) -> _Subject:
+) -> Subject:
     kind = WAYS[way]
     if kind.needs_gpu and device.type != "cuda":
         raise ConfigError("needs a CUDA GPU")
@@ -200,10 +205,10 @@ def _subject(
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     batches = batches_of(way, samples, config, tokenizer.pad_token_id or 0)
-    return _Subject(way, batches, model, optimizer, config.precision)
+    return Subject(way, batches, model, optimizer, config.precision)
 
 
-def _check_losses(subjects: Sequence[_Subject], precision: str, device: torch.device) -> None:
+def check_losses(subjects: Sequence[Subject], precision: str, device: torch.device) -> None:
     exact = precision == "32" or (precision == "auto" and device.type == "cpu")
     first = {subject.way: subject.losses[0] for subject in subjects}
     if max(first.values()) - min(first.values()) > LOSS_TOLERANCE["32" if exact else "bf16"]:
@@ -211,12 +216,28 @@ def _check_losses(subjects: Sequence[_Subject], precision: str, device: torch.de
 
 
 def _record(
-    subject: _Subject, base: _Subject, config: BatchingConfig, about: dict[str, Any], device: torch.device
+    subject: Subject, base: Subject, config: BatchingConfig, about: dict[str, Any], device: torch.device
 ) -> BenchRecord:
+    metrics = metrics_of(subject, base)
+    if (expected := WAYS[subject.way].expected) is not None:
+        metrics |= {"expected_from": expected[0], "expected_to": expected[1]}
+    losses: list[Any] = list(subject.losses)
+    return BenchRecord(
+        bench=BENCH,
+        case=f"{about['text_set']}, {config.global_batch_size} samples, {config.tokens_per_microbatch} positions",
+        subject=subject.way,
+        metrics=metrics,
+        config=_settings(config, about) | {"losses": losses, "device": str(device), "way": WAYS[subject.way].about},
+        versions=versions("torch", "transformers"),
+    )
+
+
+def metrics_of(subject: Subject, base: Subject) -> dict[str, float]:
+    """What was measured of a subject, beside the baseline."""
     useful = sum(batch.num_real_tokens for batch in subject.batches)
     positions = sum(batch.num_tokens for batch in subject.batches)
-    mean, expected = statistics.mean(subject.seconds), WAYS[subject.way].expected
-    metrics: dict[str, float] = {
+    mean = statistics.mean(subject.seconds)
+    return {
         "step_ms": 1000 * mean,
         "step_ms_min": 1000 * min(subject.seconds),
         "useful_tokens_per_s": round(useful / mean),
@@ -229,17 +250,6 @@ def _record(
         "loss_first": subject.losses[0],
         "loss_last": subject.losses[-1],
     }
-    if expected is not None:
-        metrics |= {"expected_from": expected[0], "expected_to": expected[1]}
-    losses: list[Any] = list(subject.losses)
-    return BenchRecord(
-        bench=BENCH,
-        case=f"{about['text_set']}, {config.global_batch_size} samples, {config.tokens_per_microbatch} positions",
-        subject=subject.way,
-        metrics=metrics,
-        config=_settings(config, about) | {"losses": losses, "device": str(device), "way": WAYS[subject.way].about},
-        versions=versions("torch", "transformers"),
-    )
 
 
 def _skipped(way: str, why: str, config: BatchingConfig, about: dict[str, Any]) -> BenchRecord:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmpack.bench import batching, loaders, packers, plan_modes
+from mmpack.bench import batching, loaders, mock, packers, plan_modes
 from mmpack.bench.records import tables
 from mmpack.cli.show import progress, say
 from mmpack.config import read_document
 from mmpack.errors import ConfigError, nearest
 
-BENCHES: dict[str, Any] = {module.BENCH: module for module in (packers, batching, plan_modes, loaders)}
+BENCHES: dict[str, Any] = {module.BENCH: module for module in (packers, batching, plan_modes, loaders, mock)}
 
 
 def run(path: str, settings: Sequence[str], *, as_json: bool) -> None:
