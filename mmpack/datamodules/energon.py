@@ -10,6 +10,7 @@ from typing import Any
 from mmpack.datamodules.base import PackDataModule
 from mmpack.datamodules.batching import batching_arguments
 from mmpack.datamodules.factory import EnergonStreamFactory
+from mmpack.datamodules.kinds import checked
 from mmpack.datamodules.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
 from mmpack.datamodules.planned import DEFAULT_BUFFER, ORDERS, global_plan, refuse_stream_settings
 from mmpack.dynamic import MicrobatchOrder
@@ -66,6 +67,7 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         ConfigError: settings that cannot work together, with the remedy.
     """
 
+    @checked
     def __init__(
         self,
         path: str | Path,
@@ -119,6 +121,9 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
                 packed_sequence_size=packed_sequence_size,
                 num_image_embeddings_per_tile=num_image_embeddings_per_tile,
             )
+        for name, encoder in (("", task_encoder), ("validation_", validation_task_encoder)):
+            if encoder is not None and not isinstance(encoder, MultiModalTaskEncoder):
+                raise ConfigError(f"{name}task_encoder={encoder!r}; give a vlm.MultiModalTaskEncoder, or None")
         if order not in ORDERS:
             raise ConfigError(f"order={order!r}; {nearest(order, ORDERS)}")
         if order == "global_plan":

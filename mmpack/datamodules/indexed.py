@@ -46,7 +46,7 @@ def refuse_rampup(rampup_batch_size: Sequence[int] | None) -> None:
     """Raises ConfigError: how many micro batches make a step is the trainer's to decide."""
     if rampup_batch_size is not None:
         raise ConfigError(
-            f"rampup_batch_size={list(rampup_batch_size)}: these loaders hand out micro batches, and how many of them "
+            f"rampup_batch_size={rampup_batch_size!r}: these loaders hand out micro batches, and how many of them "
             "make an optimizer step is the trainer's choice; raise its gradient accumulation from step to step, and "
             "leave rampup_batch_size out"
         )

@@ -10,6 +10,7 @@ from mmpack.batch import Batch
 from mmpack.datamodules.factory import PackStreamFactory, encoder_settings
 from mmpack.datamodules.image_data import ImageDataConfig
 from mmpack.datamodules.indexed import IndexedDataModule, pad_token_id, wrapped_tokenizer
+from mmpack.datamodules.kinds import checked
 from mmpack.datamodules.lazy_data import LazyData, Paths, split_shares
 from mmpack.datamodules.multimodal import MultiModalTaskEncoder
 from mmpack.datamodules.rows import Rows
@@ -20,7 +21,7 @@ from mmpack.layout import Layout
 from mmpack.stats import ErrorBudget
 from mmpack.stream import OpenSource
 from mmpack.stream.mixed import OpenMix
-from mmpack.tiling import Decode, TileSpec
+from mmpack.tiling import Decode, TileSpec, check_follows
 from mmpack.tiling.processor import policy_of
 
 
@@ -66,6 +67,7 @@ class NevaLazyDataModule(IndexedDataModule):
         ConfigError: settings that cannot work together, or files that cannot be read, with the remedy.
     """
 
+    @checked
     def __init__(
         self,
         paths: Paths | Mapping[str, Paths],
@@ -76,10 +78,10 @@ class NevaLazyDataModule(IndexedDataModule):
         tokenizer: Any = None,
         image_processor: Any = None,
         micro_batch_size: int = 4,
-        global_batch_size: int = 8,
-        num_train_samples: int = 10_000,
-        num_val_samples: int = 10_000,
-        num_test_samples: int = 10_000,
+        global_batch_size: int | None = 8,
+        num_train_samples: int | None = 10_000,
+        num_val_samples: int | None = 10_000,
+        num_test_samples: int | None = 10_000,
         num_workers: int = 8,
         pin_memory: bool = True,
         persistent_workers: bool = False,
@@ -118,9 +120,7 @@ class NevaLazyDataModule(IndexedDataModule):
             data_parallel_rank=data_parallel_rank,
             data_parallel_size=data_parallel_size,
         )
-        self.data_config = (
-            data_config if isinstance(data_config, ImageDataConfig) else (data_config or ImageDataConfig)()
-        )
+        self.data_config = _data_config(data_config)
         self.seq_length, self.decoder_seq_length = seq_length, decoder_seq_length
         self.tokenizer, self.image_processor = wrapped_tokenizer(tokenizer), image_processor
         self.pin_memory, self.persistent_workers = pin_memory, persistent_workers
@@ -142,7 +142,7 @@ class NevaLazyDataModule(IndexedDataModule):
         _check_oversize(oversize, self.rows)
         self._pieces = self._encoder_pieces(num_image_embeddings_per_tile, tiling, tiling_options or {}, decode)
         self.encoder = self._build_encoder()
-        self.weights = None if weights is None else [float(weight) for weight in weights]
+        self.weights = None if weights is None else _numbers(weights)
         self.blend_unit = blend_unit
         self.data = LazyData(paths, split_shares(split), self.data_config, seed)
         self._check_weights()
@@ -159,9 +159,10 @@ class NevaLazyDataModule(IndexedDataModule):
             and processor is not None
             and (isinstance(processor, TileSpec) or policy_of(processor) == "single")
         )
+        by_itself = is_single and tiling is None
         if is_single:
             tiling, options = "single", {"fit": self.data_config.image_process_mode} | dict(options)
-        return MultiModalTaskEncoder(
+        pieces = MultiModalTaskEncoder(
             tokenizer=self.tokenizer,
             image_processor=processor,
             multimodal_sample_config=self.data_config.sample_config(),
@@ -171,6 +172,9 @@ class NevaLazyDataModule(IndexedDataModule):
             tiling_options=options,
             decode=decode,
         )
+        if by_itself and not isinstance(processor, TileSpec):
+            check_follows(processor, pieces.build_tiling(), square_only=True)
+        return pieces
 
     def _build_encoder(self) -> SampleEncoder:
         template = self.data_config.sample_config().conversation_template_config.build(self.tokenizer)
@@ -230,6 +234,24 @@ class NevaLazyDataModule(IndexedDataModule):
 
 
 NevaPreloadedDataModule = NevaLazyDataModule
+
+
+def _data_config(given: ImageDataConfig | type[ImageDataConfig] | None) -> ImageDataConfig:
+    config = ImageDataConfig() if given is None else given
+    if isinstance(config, type) and issubclass(config, ImageDataConfig):
+        config = config()
+    if not isinstance(config, ImageDataConfig):
+        raise ConfigError(f"data_config={given!r}; give a vlm.ImageDataConfig(image_folder=..., conv_template=...)")
+    return config
+
+
+def _numbers(weights: Sequence[float]) -> list[float]:
+    try:
+        if not isinstance(weights, str | bytes):
+            return [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(f"weights={weights!r}; a list of numbers, one for each file")
 
 
 def _check_oversize(oversize: str | Mapping[str, str], rows: Rows) -> None:

@@ -30,7 +30,9 @@ def paths_by_split(paths: Paths | Mapping[str, Paths]) -> dict[str, tuple[Path, 
     for name, value in given.items():
         if name not in _SPLIT_OF:
             raise ConfigError(f"paths: unknown split {name!r}; {nearest(str(name), _SPLIT_OF)}")
-        each = [value] if isinstance(value, str | Path) else list(value)
+        each = [value] if isinstance(value, str | Path) else value
+        if not isinstance(each, Sequence) or not all(isinstance(path, str | Path) for path in each):
+            raise ConfigError(f"paths: {value!r} for {name!r}; give the path of a file, or a list of them")
         if not each:
             raise ConfigError(f"paths: no file for {name!r}; leave it out, or give one")
         if _SPLIT_OF[name] in found:

@@ -19,8 +19,9 @@ from mmpack.datamodules.indexed import (
     refuse_rampup,
     wrapped_tokenizer,
 )
+from mmpack.datamodules.kinds import checked
 from mmpack.datamodules.rows import Rows
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, whole_number
 from mmpack.indexed import CellTiles, Count, MockSamples, OpenIndexed, make_lengths, shortest_sample
 from mmpack.layout import Layout
 from mmpack.tiling import TileSpec
@@ -78,6 +79,7 @@ class NevaMockDataModule(IndexedDataModule):
         ConfigError: settings that cannot work together, with the remedy.
     """
 
+    @checked
     def __init__(
         self,
         seq_length: int = 2048,
@@ -85,7 +87,7 @@ class NevaMockDataModule(IndexedDataModule):
         tokenizer: Any = None,
         image_processor: Any = None,
         micro_batch_size: int = 4,
-        global_batch_size: int = 8,
+        global_batch_size: int | None = 8,
         rampup_batch_size: Sequence[int] | None = None,
         num_train_samples: int = 10_000_000,
         num_val_samples: int = 10_000_000,
@@ -206,7 +208,12 @@ def text_ids(tokenizer: Any, vocab_size: int | None) -> NDArray[np.int64]:
         if size <= _FIRST_TEXT_ID:
             raise ConfigError(f"vocab_size={size}; it must be above {_FIRST_TEXT_ID}")
         return np.arange(_FIRST_TEXT_ID, size, dtype=np.int64)
-    size = len(tokenizer) if hasattr(tokenizer, "__len__") else int(tokenizer.vocab_size)
+    named = len(tokenizer) if hasattr(tokenizer, "__len__") else whole_number(getattr(tokenizer, "vocab_size", None))
+    if named is None or isinstance(tokenizer, str | bytes):
+        raise ConfigError(
+            f"tokenizer={tokenizer!r} tells no size of its vocabulary; pass a tokenizer of transformers, or vocab_size"
+        )
+    size = named
     if vocab_size is not None and vocab_size != size:
         raise ConfigError(f"vocab_size={vocab_size}, but the tokenizer has {size} ids; give one of the two")
     special = {*getattr(tokenizer, "all_special_ids", ()), *getattr(tokenizer, "added_tokens_decoder", ())}

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from mmpack.collate import Collator
-from mmpack.encode import LengthLimit, SampleEncoder
+from mmpack.datamodules.kinds import plain_kinds
+from mmpack.encode import LengthLimit, SampleEncoder, check_tokenizer
 from mmpack.errors import ConfigError
 from mmpack.layout import Layout, round_up
 from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
 from mmpack.sample import IGNORE_INDEX, IMAGE_MARK, IMAGE_TOKEN_INDEX
 from mmpack.templates import Template, make_template
-from mmpack.tiling import Decode, TileSpec, TilingPolicy, make_tiling, tiling_from_processor
+from mmpack.tiling import Decode, TileSpec, TilingPolicy, check_follows, make_tiling, tiling_from_processor
 from mmpack.tiling.processor import policy_of
 
 
@@ -116,8 +117,16 @@ class MultiModalTaskEncoder:
     vision_feature_select_strategy: str = "default"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.multimodal_sample_config, MultiModalSampleConfig):
+            raise ConfigError(
+                f"multimodal_sample_config={self.multimodal_sample_config!r}; give a vlm.MultiModalSampleConfig"
+            )
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name, number in plain_kinds(MultiModalTaskEncoder.__annotations__, given).items():
+            object.__setattr__(self, name, number)
         if self.tokenizer is None:
             raise ConfigError("tokenizer is None; pass one, e.g. transformers.AutoTokenizer.from_pretrained(folder)")
+        check_tokenizer(self.tokenizer)
         if self.image_processor is None:
             raise ConfigError(
                 "image_processor is None; pass one, e.g. transformers.CLIPImageProcessorPil(size=..., crop_size=...), "
@@ -133,7 +142,9 @@ class MultiModalTaskEncoder:
         if self.packed_sequence_size is not None:
             self._check_row(self.packed_sequence_size)
         self._check_vision_tower()
-        self.build_tiling()
+        tiling = self.build_tiling()
+        if self.tiling is None and not self.tiling_options and not isinstance(self.image_processor, TileSpec):
+            check_follows(self.image_processor, tiling, square_only=policy_of(self.image_processor) == "single")
         self.multimodal_sample_config.conversation_template_config.build(self.tokenizer)
 
     def _check_row(self, size: int) -> None:

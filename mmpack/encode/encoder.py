@@ -32,19 +32,13 @@ class SampleEncoder:
         add_bos: begin every sample with the tokenizer's begin-of-sequence token, if it has one.
 
     Raises:
-        ConfigError: the tokenizer is missing or slow.
+        ConfigError: the tokenizer is missing, slow, or without a control token that the template writes.
     """
 
     def __init__(
         self, *, tokenizer: Any, template: Template, tiling: TilingPolicy, limit: LengthLimit, add_bos: bool = True
     ) -> None:
-        if tokenizer is None:
-            raise ConfigError("tokenizer is None; pass one, e.g. transformers.AutoTokenizer.from_pretrained(folder)")
-        if not getattr(tokenizer, "is_fast", False):
-            raise ConfigError(
-                f"tokenizer {type(tokenizer).__name__} has no `tokenizers` backend; pass a fast one "
-                "(AutoTokenizer.from_pretrained gives one where a tokenizer.json exists)"
-            )
+        check_tokenizer(tokenizer)
         self.tokenizer = tokenizer
         self.template = template
         self.tiling = tiling
@@ -56,6 +50,9 @@ class SampleEncoder:
         self._literal = copy.deepcopy(tokenizer.backend_tokenizer)
         self._literal.encode_special_tokens = True
         self._adds_blank = self._literal.encode("a", add_special_tokens=False).tokens[:1] not in ([], ["a"])
+
+        for token in getattr(template, "needed_controls", ()):
+            self._control_id(token)  # says now which one is missing, rather than at the first sample
 
     def encode(self, conversation: Conversation) -> EncodedSample:
         """The sample with its exact length. Raises SampleError with the sample's key."""
@@ -132,6 +129,17 @@ class SampleEncoder:
                 )
             self._control_ids[token] = int(token_id)
         return self._control_ids[token]
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raises ConfigError unless it is a fast tokenizer of transformers."""
+    if tokenizer is None:
+        raise ConfigError("tokenizer is None; pass one, e.g. transformers.AutoTokenizer.from_pretrained(folder)")
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(
+            f"tokenizer {type(tokenizer).__name__} has no `tokenizers` backend; pass a fast one "
+            "(AutoTokenizer.from_pretrained gives one where a tokenizer.json exists)"
+        )
 
 
 def _merge_texts(spans: Sequence[Span]) -> list[Span]:

@@ -16,7 +16,7 @@ def mix64(*numbers: int) -> int:
     """
     z = 0
     for number in numbers:
-        z = (z + 0x9E3779B97F4A7C15 + number) & _MASK
+        z = (z + 0x9E3779B97F4A7C15 + int(number)) & _MASK  # numpy's integers would overflow
         z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & _MASK
         z = ((z ^ z >> 27) * 0x94D049BB133111EB) & _MASK
         z ^= z >> 31

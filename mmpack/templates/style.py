@@ -90,6 +90,13 @@ class StyledTemplate:
         self._default_system = self._framed([Text(self.system)]) if has_default else ()
 
     @property
+    def needed_controls(self) -> tuple[str, ...]:
+        """Every control token that `render` may write."""
+        written = [self._begin, *self._system, *self._question, self._again, self._answer, *self._end.values()]
+        written += [self._after_answer, *self._picture]
+        return tuple(sorted({span.token for spans in written for span in spans if isinstance(span, Control)}))
+
+    @property
     def renders_bos(self) -> bool:
         """Whether the style writes the begin-of-sequence token itself."""
         return bool(self._begin)

@@ -17,11 +17,21 @@ from numpy.typing import NDArray
 from mmpack.errors import ConfigError, nearest
 from mmpack.registry import Registry
 from mmpack.sample import PixelKind, TileGrid
+from mmpack.tiling.conform import check_follows
 from mmpack.tiling.pixels import resize
 from mmpack.tiling.processor import options_of, policy_of
 from mmpack.tiling.spec import Decode, TileSpec
 
-__all__ = ["TILINGS", "Decode", "TileSpec", "TilingPolicy", "make_tiling", "resize", "tiling_from_processor"]
+__all__ = [
+    "TILINGS",
+    "Decode",
+    "TileSpec",
+    "TilingPolicy",
+    "check_follows",
+    "make_tiling",
+    "resize",
+    "tiling_from_processor",
+]
 
 # How a vision tower takes a picture's tiles: each by itself; one overview and a grid that is put together again; or
 # patches of one picture, in the tower's own order.
@@ -107,7 +117,8 @@ def tiling_from_processor(
         options: the policy's own, before what the processor says.
 
     Raises:
-        ConfigError: the processor lacks a number, follows a rule that is not known here, or does not suit the policy.
+        ConfigError: the processor lacks a number, follows a rule that is not known here, or does not suit the policy;
+            or, without a name and options, it gives other tiles than the policy read from it (`conform`).
     """
     chosen = policy_of(image_processor) if name is None else name
     TILINGS.get(chosen)
@@ -115,4 +126,7 @@ def tiling_from_processor(
     spec = TileSpec.from_processor(
         image_processor, embeddings_per_tile=1 if chosen == "native" else embeddings_per_tile
     )
-    return make_tiling(chosen, spec, **(read | options))
+    policy = make_tiling(chosen, spec, **(read | options))
+    if name is None and not options:
+        check_follows(image_processor, policy)
+    return policy

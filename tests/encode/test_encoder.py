@@ -11,7 +11,7 @@ from PIL import Image
 from mmpack.encode import LengthLimit, SampleEncoder
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.sample import IMAGE_TOKEN_INDEX, Conversation, EncodedSample, Picture, PictureSlot, Role, Turn
-from mmpack.templates import TEMPLATES
+from mmpack.templates import TEMPLATES, make_template
 from mmpack.tiling import make_tiling
 from tests.conftest import tile_spec
 
@@ -141,15 +141,30 @@ def test_oversize_drop_is_a_counted_reason(tokenizer: Any) -> None:
     assert caught.value.reason is Reason.OVERSIZE
 
 
-def test_a_template_the_tokenizer_cannot_speak_is_refused(tokenizer: Any) -> None:
-    encoder = SampleEncoder(
-        tokenizer=tokenizer,
-        template=TEMPLATES.get("v1")(stop_string="<|endoftext|>"),
-        tiling=make_tiling("single", tile_spec()),
-        limit=LengthLimit(seq_length=100),
-    )
+def test_a_template_the_tokenizer_cannot_speak_is_refused_when_the_encoder_is_built(tokenizer: Any) -> None:
+    refused = set()
+    for name in TEMPLATES:
+        template = make_template(name, tokenizer=tokenizer)
+        options = {"tiling": make_tiling("single", tile_spec()), "limit": LengthLimit(seq_length=100)}
+        needed = set(template.needed_controls)  # type: ignore[attr-defined]  # not of every template, but of these
+        if needed <= set(tokenizer.get_vocab()):
+            SampleEncoder(tokenizer=tokenizer, template=template, **options)
+            continue
+        refused.add(name)
+        with pytest.raises(ConfigError, match=r"needs the control token .* which the tokenizer does not have"):
+            SampleEncoder(tokenizer=tokenizer, template=template, **options)
+    assert {"llama_3", "llava_llama_3", "gemma_instruct", "nvgpt", "nv_dpo", "nv_steerlm", "qwen_2_vl"} <= refused
+    assert not refused & {"v0", "v1", "plain", "chatml", "mistral", "llama_2"}
+
+
+def test_so_is_a_stop_that_it_does_not_have(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match=r"control token '<\|endoftext\|>'"):
-        encoder.encode(conversation((Role.USER, "q"), (Role.ASSISTANT, "a")))
+        SampleEncoder(
+            tokenizer=tokenizer,
+            template=TEMPLATES.get("v1")(stop_string="<|endoftext|>"),
+            tiling=make_tiling("single", tile_spec()),
+            limit=LengthLimit(seq_length=100),
+        )
 
 
 def test_a_missing_tokenizer_and_an_unknown_policy_are_refused_at_construction() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mmpack.errors import ConfigError
-from mmpack.tiling import TileSpec, TilingPolicy, tiling_from_processor
+from mmpack.tiling import TileSpec, TilingPolicy, check_follows, tiling_from_processor
 from mmpack.tiling.anyres import AnyresTiles
 from mmpack.tiling.dynamic import DynamicTiles
 from mmpack.tiling.native import NativePatches
@@ -108,3 +108,42 @@ def test_pinpoints_must_be_a_list() -> None:
     fake = SimpleNamespace(size=42, image_mean=[0.5] * 3, image_std=[0.5] * 3, resample=3, image_grid_pinpoints=7)
     with pytest.raises(ConfigError, match="image_grid_pinpoints is 7"):
         tiling(fake, name="anyres")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "met"),
+    [
+        ("CLIPImageProcessorPil", {**SQUARE, "size": {"shortest_edge": 48}}, "pixels differ"),
+        ("CLIPImageProcessorPil", {**SQUARE, "size": {"height": 42, "width": 42}}, "pixels differ"),
+        ("CLIPImageProcessorPil", {**SQUARE, "do_resize": False}, "pixels differ"),
+        ("CLIPImageProcessorPil", {**SQUARE, "do_center_crop": False}, "array of shape"),
+        ("Idefics2ImageProcessorPil", {}, "pixels differ"),
+        ("MllamaImageProcessorPil", {}, "array of shape"),
+        ("PixtralImageProcessorPil", {"size": {"longest_edge": 64}}, "array of shape"),
+        ("SmolVLMImageProcessorPil", {}, "array of shape"),
+        ("DeepseekOcr2ImageProcessorPil", {"size": {"height": 64, "width": 64}}, "array of shape|pixels differ"),
+    ],
+)
+def test_a_processor_that_no_policy_follows_is_refused_not_imitated(
+    name: str, options: dict[str, Any], met: str
+) -> None:
+    processor = build(name, **options)
+    with pytest.raises(ConfigError, match=rf"{name} would be followed .*({met}).* choose a tiling by name"):
+        tiling(processor)
+    assert isinstance(tiling(processor, name="single"), SingleTile)
+
+
+def test_a_tile_that_is_padded_is_compared_on_squares_only() -> None:
+    crops = build("CLIPImageProcessorPil", **SQUARE)
+    padded = tiling(crops, name="single")
+    check_follows(crops, padded, square_only=True)
+    with pytest.raises(ConfigError, match="pixels differ"):
+        check_follows(crops, padded)
+    larger = build("CLIPImageProcessorPil", **{**SQUARE, "size": {"shortest_edge": 84}})
+    with pytest.raises(ConfigError, match="61x61 px otherwise: its pixels differ"):
+        check_follows(larger, tiling(larger, name="single"), square_only=True)
+
+
+def test_a_processor_that_cannot_be_called_is_taken_at_its_word() -> None:
+    fake = SimpleNamespace(size=42, image_mean=[0.5] * 3, image_std=[0.5] * 3, resample=3, do_center_crop=True)
+    assert tiling(fake) == SingleTile(TileSpec.from_processor(fake, embeddings_per_tile=9), fit="crop")
