@@ -31,7 +31,12 @@ def train_with_progress(config: Config) -> TrainResult:
             if record["kind"] == "step":
                 positions = record["num_positions"] if size is None else size * record["num_packs"]
                 fill = 100 * record["num_tokens"] / positions
-                note = f"loss {record['loss']:.3f}, fill {fill:.2f} %, {record['useful_tokens_per_s']:,.0f} tokens/s"
+                lost = sum(entry["count"] for reasons in record["drops"].values() for entry in reasons.values())
+                waited = 100 * record["wait_s"] / record["step_s"]
+                note = (
+                    f"loss {record['loss']:.3f}, fill {fill:.2f} %, {record['useful_tokens_per_s']:,.0f} tokens/s, "
+                    f"waited {waited:.0f} %, balance {record['max_to_mean_cost']:.3f}, left out {lost}"
+                )
                 advance(record["step"], settings.max_steps, note)
 
         return train(settings, data, model, show)

@@ -69,6 +69,8 @@ class TrainConfig:
         resume_ignore_no_checkpoint: start anew where `resume_if_exists` finds none; False refuses.
         create_tensorboard_logger: metrics to TensorBoard, in ``output_dir/tensorboard``.
         create_wandb_logger, wandb_project, wandb_name: metrics to Weights & Biases.
+        prometheus_port: metrics of the newest step on ``http://HOST:PORT/metrics``, for Prometheus to fetch; 0 takes
+            a free port. None for none.
         seed: of torch, for dropout.
         device: "auto" takes a GPU where there is one.
     """
@@ -93,6 +95,7 @@ class TrainConfig:
     create_wandb_logger: bool = False
     wandb_project: str | None = None
     wandb_name: str | None = None
+    prometheus_port: int | None = None
     seed: int = 0
     device: str = "auto"
 
@@ -114,6 +117,8 @@ class TrainConfig:
             self.torch_device  # noqa: B018  (a device that torch does not know)
         except RuntimeError as error:
             raise ConfigError(f"device={self.device!r}: {str(error).splitlines()[0]}") from None
+        if self.prometheus_port is not None and not 0 <= self.prometheus_port < 1 << 16:
+            raise ConfigError(f"prometheus_port={self.prometheus_port}; a port is a number from 0 to 65535")
         if self.limit_val_batches is not None and self.limit_val_batches < 1:
             raise ConfigError(f"limit_val_batches={self.limit_val_batches}; at least 1, or leave it out for all")
 

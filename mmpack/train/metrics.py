@@ -1,4 +1,4 @@
-"""Metrics of a run to TensorBoard or Weights & Biases, where they are asked for."""
+"""Metrics of a run to TensorBoard, Weights & Biases or Prometheus, where they are asked for."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class MetricLoggers:
     def __init__(self, config: TrainConfig, *, active: bool = True) -> None:
         self._writer: Any = None
         self._run: Any = None
+        self._prometheus: PrometheusPage | None = None
         if not active:
             return
         if config.create_tensorboard_logger:
@@ -29,6 +30,14 @@ class MetricLoggers:
             module = _installed("wandb", "create_wandb_logger", "wandb")
             self._run = module.init(project=config.wandb_project, name=config.wandb_name, dir=str(config.output_dir))
 
+        if config.prometheus_port is not None:
+            self._prometheus = PrometheusPage(config.prometheus_port)
+
+    @property
+    def prometheus_url(self) -> str | None:
+        """Where Prometheus finds the metrics."""
+        return None if self._prometheus is None else self._prometheus.url
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Sends the numbers of a record."""
         step = int(record["step"])
@@ -37,6 +46,8 @@ class MetricLoggers:
                 self._writer.add_scalar(name, value, step)
         if self._run is not None:
             self._run.log(metrics_of(record), step=step)
+        if self._prometheus is not None:
+            self._prometheus.show(record)
 
     def close(self) -> None:
         """Writes what is still held."""
@@ -44,6 +55,46 @@ class MetricLoggers:
             self._writer.close()
         if self._run is not None:
             self._run.finish()
+        if self._prometheus is not None:
+            self._prometheus.close()
+
+
+class PrometheusPage:
+    """The numbers of the newest step as gauges ``mmpack_train_...``, and what was left out by dataset and reason.
+
+    Raises:
+        ConfigError: prometheus-client is not installed, or the port is taken.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._client = _installed("prometheus_client", "prometheus_port", "prometheus-client")
+        self._registry = self._client.CollectorRegistry()
+        self._gauges: dict[str, Any] = {}
+        self._left_out = self._client.Gauge(
+            "mmpack_left_out", "samples left out or changed so far", ["dataset", "reason"], registry=self._registry
+        )
+        try:
+            self._server, _ = self._client.start_http_server(port, registry=self._registry)
+        except OSError as error:
+            raise ConfigError(f"prometheus_port={port}: {error}; choose another, or 0 for any") from None
+        self.url = f"http://localhost:{self._server.server_port}/metrics"
+
+    def show(self, record: Mapping[str, Any]) -> None:
+        """The numbers of a record become those of the page."""
+        for name, value in {**metrics_of(record), f"{_group(record)}/step": float(record["step"])}.items():
+            if name not in self._gauges:
+                self._gauges[name] = self._client.Gauge(
+                    f"mmpack_{name.replace('/', '_')}", "of the newest record", registry=self._registry
+                )
+            self._gauges[name].set(value)
+        for dataset, reasons in record.get("drops", {}).items():
+            for reason, entry in reasons.items():
+                self._left_out.labels(dataset, reason).set(entry["count"])
+
+    def close(self) -> None:
+        """Takes the page down."""
+        self._server.shutdown()
+        self._server.server_close()
 
 
 def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -52,9 +103,13 @@ def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
     >>> metrics_of({"kind": "val", "step": 3, "val_loss": 1.5})
     {'val/val_loss': 1.5}
     """
-    group = "val" if record["kind"] == "val" else "train"
+    group = _group(record)
     numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
     return {f"{group}/{name}": float(value) for name, value in numbers.items()}
+
+
+def _group(record: Mapping[str, Any]) -> str:
+    return "val" if record["kind"] == "val" else "train"
 
 
 def _installed(module: str, setting: str, package: str) -> Any:

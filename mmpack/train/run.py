@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from mmpack import state as states
 from mmpack.batch import Batch
+from mmpack.cost import CostModel
 from mmpack.errors import ConfigError
 from mmpack.packing import load_metrics
+from mmpack.stats import balance
 from mmpack.train.assets import assets_of
 from mmpack.train.checkpoint import BEST_NAME, checkpoint_path, load_checkpoint, newest_checkpoint, save_checkpoint
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
@@ -122,7 +124,9 @@ class _Run:
         if batches is None:
             return False
         waited = time.perf_counter() - begun
-        total_weight = _summed(torch.tensor(float(sum(batch.loss_weight.sum() for batch in batches))))
+        weight = float(sum(batch.loss_weight.sum() for batch in batches))
+        weights, costs = _of_all_ranks([weight, self._cost(batches)])
+        total_weight = torch.tensor(sum(weights))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         loss_sum = 0.0
@@ -140,7 +144,8 @@ class _Run:
         self.step += 1
         loss = float(_summed(torch.tensor(loss_sum)) / total_weight.clamp(min=1e-8))
         self._losses.append(loss)
-        self._record(self._step_record(batches, loss, time.perf_counter() - begun, waited))
+        record = self._step_record(batches, loss, time.perf_counter() - begun, waited)
+        self._record(record | {"max_to_mean_cost": balance([costs])})
         return True
 
     def _share_gradients(self) -> None:
@@ -172,6 +177,11 @@ class _Run:
             **self._packing(batches),
             "drops": self._drops(),
         }
+
+    def _cost(self, batches: list[Batch]) -> float:
+        """What the step's batches cost this rank, by the cost model's defaults: what ranks are balanced by."""
+        positions, tiles = (sum(b.num_tokens for b in batches), sum(int(b.pixels.shape[0]) for b in batches))
+        return float(CostModel().costs(positions, sum(batch.sum_len_squared for batch in batches), tiles))
 
     def _packing(self, batches: list[Batch]) -> dict[str, float]:
         """How well this rank's batches of the step are filled, in the numbers of NeMo-RL's packers."""
@@ -272,6 +282,17 @@ def _summed(value: Tensor) -> Tensor:
     total = value.cuda() if on_gpu else value
     dist.all_reduce(total)
     return total.cpu()
+
+
+def _of_all_ranks(values: list[float]) -> list[list[float]]:
+    """For each value, what every rank has for it, in the order of the ranks."""
+    if not dist.is_initialized():
+        return [[value] for value in values]
+    own = torch.tensor(values, dtype=torch.float64)
+    own = own.cuda() if dist.get_backend() == "nccl" else own
+    rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, own)
+    return [list(column) for column in zip(*(row.tolist() for row in rows), strict=True)]
 
 
 def _gathered(state: dict[str, Any]) -> list[dict[str, Any]]:

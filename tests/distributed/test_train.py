@@ -54,5 +54,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(config: str, text_data: Path
     assert [record["step"] for record in parts] == [1, 2, 3, 4]
     assert [record["num_packs"] * 2 for record in parts[:2]] == [record["num_packs"] for record in alone[:2]]
     assert [record["num_samples"] for record in parts[2:]] == [record["num_samples"] for record in alone[2:]]
+    assert all(record["max_to_mean_cost"] >= 1 for record in parts)
+    assert any(record["max_to_mean_cost"] > 1 for record in parts[:2])  # two ranks never have quite the same work
     # other ranks sum in another order, so the last bits differ; another sample would show in the second digit
     assert [record["loss"] for record in parts] == pytest.approx([record["loss"] for record in alone], abs=2e-4)

@@ -148,6 +148,28 @@ def test_metrics_reach_tensorboard(sets: Path, tokenizer: Any, tmp_path: Path) -
     assert [event.step for event in events.Scalars("val/val_loss")] == [3]
 
 
+def test_prometheus_finds_the_newest_step(sets: Path, tokenizer: Any, tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    import urllib.request
+
+    from mmpack.train.metrics import MetricLoggers
+
+    loggers = MetricLoggers(TrainConfig(output_dir=tmp_path, max_steps=1, prometheus_port=0))
+    drops = {"web": {"no_answer": {"count": 3, "keys": []}}}
+    for step in (1, 2):
+        loggers.log({"kind": "step", "step": step, "loss": 4.5 - step, "wait_s": 0.1, "drops": drops})
+    loggers.log({"kind": "val", "step": 2, "val_loss": 2.25})
+    assert loggers.prometheus_url is not None
+    with urllib.request.urlopen(loggers.prometheus_url, timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    assert {"mmpack_train_step 2.0", "mmpack_train_loss 2.5", "mmpack_val_val_loss 2.25"} <= set(lines)
+    assert 'mmpack_left_out{dataset="web",reason="no_answer"} 3.0' in lines
+    port = int(loggers.prometheus_url.rpartition(":")[2].partition("/")[0])
+    with pytest.raises(ConfigError, match=f"prometheus_port={port}: .*in use"):
+        MetricLoggers(TrainConfig(output_dir=tmp_path, max_steps=1, prometheus_port=port))
+    loggers.close()
+
+
 @pytest.mark.parametrize(
     ("setting", "package"), [("create_tensorboard_logger", "tensorboard"), ("create_wandb_logger", "wandb")]
 )

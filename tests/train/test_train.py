@@ -45,6 +45,7 @@ def test_a_short_run_learns_and_records_every_step(energon_dataset: Path, tokeni
         assert record["waste_ratio"] == pytest.approx(1 - record["bin_utilization"])
         assert record["packing_efficiency"] == -(-record["num_tokens"] // 512) / 2
         assert record["bin_balance"] <= 1
+        assert record["max_to_mean_cost"] == 1.0  # one rank
     assert newest_checkpoint(tmp_path) == result.checkpoint
 
 
