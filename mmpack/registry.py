@@ -27,7 +27,7 @@ class Registry(Generic[T]):
         return iter(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def get(self, name: str) -> T:
         """The part called `name`. Raises ConfigError with the nearest name if there is none."""

@@ -205,7 +205,9 @@ class PackDataModule(_Base, Generic[B]):
 def data_parallel(rank: int | None, size: int | None) -> tuple[int, int]:
     """The place among the data-parallel ranks: as given, or Megatron-core's, or torch.distributed's, or alone."""
     if rank is not None or size is not None:
-        return rank or 0, size or 1
+        if size is not None and size < 1:
+            raise ConfigError(f"data_parallel_size={size}; it must be at least 1")
+        return rank or 0, 1 if size is None else size
     megatron = _megatron()
     if megatron is not None:
         return megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()

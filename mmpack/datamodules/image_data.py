@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+from mmpack.datamodules.kinds import check_fields
 from mmpack.datamodules.multimodal import ImageToken, LLaVATemplateConfig, MultiModalSampleConfig
 from mmpack.errors import ConfigError, nearest
 from mmpack.indexed import MISSING_IMAGE_POLICIES
@@ -49,6 +50,9 @@ class ImageDataConfig:
     missing_image: str = "skip"
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        if not isinstance(self.media_token, ImageToken):
+            raise ConfigError(f"media_token={self.media_token!r}; give a vlm.ImageToken")
         if self.media_type != "image":
             raise ConfigError(f"media_type={self.media_type!r}; only 'image' is read")
         for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):

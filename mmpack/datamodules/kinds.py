@@ -58,6 +58,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def check_fields(made: Any) -> None:
+    """The same for a dataclass that has been filled, frozen or not; to be called in its ``__post_init__``."""
+    given = {name: getattr(made, name) for name in made.__dataclass_fields__}
+    for name, number in plain_kinds(type(made).__annotations__, given).items():
+        object.__setattr__(made, name, number)
+
+
 def plain_kinds(annotations: Mapping[str, Any], given: Mapping[str, object]) -> dict[str, object]:
     """Compares arguments with their annotations, as far as these are written as in `_KINDS`.
 

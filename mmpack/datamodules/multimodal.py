@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from mmpack.collate import Collator
-from mmpack.datamodules.kinds import plain_kinds
+from mmpack.datamodules.kinds import check_fields
 from mmpack.encode import LengthLimit, SampleEncoder, check_tokenizer
 from mmpack.errors import ConfigError
 from mmpack.layout import Layout, round_up
@@ -51,8 +51,9 @@ class LLaVATemplateConfig:
     chat_template: str = "v1"
 
     def __post_init__(self) -> None:
-        if tuple(self.roles) != ("user", "assistant"):
-            raise ConfigError(f"roles={list(self.roles)}; templates name the speakers themselves: leave roles out")
+        check_fields(self)
+        if not isinstance(self.roles, Sequence) or tuple(self.roles) != ("user", "assistant"):
+            raise ConfigError(f"roles={self.roles!r}; templates name the speakers themselves: leave roles out")
 
     def build(self, tokenizer: Any = None) -> Template:
         """The template for `tokenizer`. Raises ConfigError if there is none of that name."""
@@ -68,6 +69,9 @@ class MultiModalSampleConfig:
     conversation_template_config: LLaVATemplateConfig = field(default_factory=LLaVATemplateConfig)
 
     def __post_init__(self) -> None:
+        for name, kind in (("image_token", ImageToken), ("conversation_template_config", LLaVATemplateConfig)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"{name}={getattr(self, name)!r}; give a vlm.{kind.__name__}")
         if self.ignore_place_holder != IGNORE_INDEX:
             raise ConfigError(f"ignore_place_holder={self.ignore_place_holder}; mmpack's batches use {IGNORE_INDEX}")
 
@@ -121,9 +125,7 @@ class MultiModalTaskEncoder:
             raise ConfigError(
                 f"multimodal_sample_config={self.multimodal_sample_config!r}; give a vlm.MultiModalSampleConfig"
             )
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, number in plain_kinds(MultiModalTaskEncoder.__annotations__, given).items():
-            object.__setattr__(self, name, number)
+        check_fields(self)
         if self.tokenizer is None:
             raise ConfigError("tokenizer is None; pass one, e.g. transformers.AutoTokenizer.from_pretrained(folder)")
         check_tokenizer(self.tokenizer)

@@ -99,6 +99,10 @@ def make_lengths(spec: str | Path | Mapping[str, Any], *, shortest: int, longest
         if isinstance(spec, str) and not Path(spec).is_file():
             raise ConfigError(f"length_distribution={spec!r} is no file; {nearest(spec, KINDS)}")
         spec = {"kind": "file", "path": spec}
+    if not isinstance(spec, str | Mapping):
+        raise ConfigError(
+            f"length_distribution={spec!r}; a name, the path of a file, or a mapping with kind and options"
+        )
     options = {"kind": spec} if isinstance(spec, str) else dict(spec)
     kind = options.pop("kind", None)
     if kind not in KINDS:
@@ -107,7 +111,7 @@ def make_lengths(spec: str | Path | Mapping[str, Any], *, shortest: int, longest
         if name not in _OPTIONS[kind]:
             raise ConfigError(f"length_distribution {kind!r} has no option {name!r}; {nearest(name, _OPTIONS[kind])}")
     if kind == "file":
-        if "path" not in options:
+        if not isinstance(options.get("path"), str | Path):
             raise ConfigError("length_distribution 'file' needs a path")
         return _read_lengths(Path(options["path"]), longest)
     if kind == "constant":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, whole_number
 from mmpack.indexed.lengths import Lengths
 from mmpack.indexed.mock_tiles import CELL_PX, CellTiles, cells_png
 from mmpack.indexed.permutation import mix64
@@ -28,7 +28,7 @@ def count_range(name: str, count: Count, least: int) -> tuple[int, int]:
     if (
         not isinstance(pair, Sequence)
         or len(pair) != 2
-        or not all(isinstance(number, int) for number in pair)
+        or not all(whole_number(number) is not None for number in pair)
         or not least <= pair[0] <= pair[1]
     ):
         raise ConfigError(f"{name}={count!r}; a number of at least {least}, or two: the least and the most")

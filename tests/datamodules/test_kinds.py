@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mmpack import vlm
 from mmpack.datamodules import EnergonMultiModalDataModule, NevaLazyDataModule, NevaMockDataModule
 from mmpack.errors import ConfigError
 from tests.conftest import data_module, tile_spec
@@ -88,6 +90,33 @@ def test_of_what_is_no_plain_value(folder: Path, tokenizer: Any, changes: dict[s
     }  # fmt: skip
     with pytest.raises(ConfigError, match=words):
         NevaLazyDataModule(**(options | changes))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: vlm.LLaVATemplateConfig(system=3), r"system=3; give text, or None"),  # type: ignore[arg-type]
+        (lambda: vlm.LLaVATemplateConfig(stop_string=3), r"stop_string=3"),  # type: ignore[arg-type]
+        (lambda: vlm.LLaVATemplateConfig(roles=None), r"roles=None"),  # type: ignore[arg-type]
+        (lambda: vlm.LLaVATemplateConfig(chat_template=["v1"]), r"chat_template="),  # type: ignore[arg-type]
+        (lambda: vlm.MultiModalSampleConfig(image_token=None), r"image_token=None"),  # type: ignore[arg-type]
+        (
+            lambda: vlm.MultiModalSampleConfig(conversation_template_config="v1"),  # type: ignore[arg-type]
+            r"give a vlm\.LLaVATemplateConfig",
+        ),
+        (lambda: vlm.ImageDataConfig(media_token="<image>"), r"give a vlm\.ImageToken"),  # type: ignore[arg-type]
+        (lambda: vlm.ImageDataConfig(image_folder=3), r"image_folder=3; give a path"),  # type: ignore[arg-type]
+        (lambda: vlm.ImageDataConfig(record_format=["a"]), r"record_format="),  # type: ignore[arg-type]
+        (lambda: mock(length_distribution=5), r"length_distribution=5"),
+        (lambda: mock(length_distribution=["zipf"]), r"length_distribution=\['zipf'\]"),
+        (lambda: mock(length_distribution={"kind": "file", "path": 3}), r"needs a path"),
+        (lambda: mock(num_tiles_per_image=(True, 2)), r"num_tiles_per_image=\(True, 2\)"),
+        (lambda: mock(data_parallel_size=0), r"data_parallel_size=0; it must be at least 1"),
+    ],
+)
+def test_of_the_pieces(build: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build()
 
 
 def test_of_the_mock_modules_tokenizer() -> None:
