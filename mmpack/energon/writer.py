@@ -24,6 +24,9 @@ import yaml
 from PIL import Image
 
 from mmpack.energon import sample_loader
+from mmpack.errors import SampleError
+from mmpack.images.containers import APP2, jpeg_segments
+from mmpack.images.header import DEFAULT_MAX_PIXELS, read_header
 from mmpack.sample import Picture
 from mmpack.sources import AUTO
 
@@ -129,6 +132,8 @@ class ShardWriter:
 
 def _media_json(data: bytes) -> str | None:
     """What energon's media metadata says of a picture, from the header alone; None if Pillow cannot say it."""
+    if (found := _jpeg_media(data)) is not None:  # what Pillow would say, in a tenth of the time
+        return json.dumps(found, separators=(",", ":"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -138,6 +143,25 @@ def _media_json(data: bytes) -> str | None:
     except Exception:
         return None
     return json.dumps(fields, separators=(",", ":"))
+
+
+def _jpeg_media(data: bytes) -> dict[str, int | str] | None:
+    """The same of a JPEG of one picture; None for anything else."""
+    if not data.startswith(b"\xff\xd8\xff"):
+        return None
+    try:
+        header = read_header(data, max_pixels=DEFAULT_MAX_PIXELS)
+    except SampleError:
+        return None
+    if header.format != "JPEG" or any(m == APP2 and data.startswith(b"MPF\0", at) for m, at, _ in jpeg_segments(data)):
+        return None  # of several pictures in one file Pillow gives the format MPO
+    modes = {1: "L", 3: "RGB", 4: "CMYK"}
+    return {
+        "width": header.width_px,
+        "height": header.height_px,
+        "format": "JPEG",
+        "mode": modes[header.channels],
+    }
 
 
 def strict_json(record: Mapping[str, Any]) -> bytes:
