@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmpack.bench import batching, loaders, mock, packers, plan_modes
+from mmpack.bench import batching, conversion, loaders, mock, packers, plan_modes
 from mmpack.bench.records import tables
 from mmpack.cli.show import progress, say
 from mmpack.config import read_document
 from mmpack.errors import ConfigError, nearest
 
-BENCHES: dict[str, Any] = {module.BENCH: module for module in (packers, batching, plan_modes, loaders, mock)}
+_MODULES: tuple[Any, ...] = (packers, batching, plan_modes, loaders, mock, conversion)
+BENCHES = {module.BENCH: module for module in _MODULES}
 
 
 def run(path: str, settings: Sequence[str], *, as_json: bool) -> None:

@@ -91,7 +91,8 @@ class ShardWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._tar = tarfile.open(path, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
+        self._file = path.open("wb")
+        self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
         self.samples: list[StoredSample] = []
 
     @property
@@ -113,7 +114,10 @@ class ShardWriter:
         info = tarfile.TarInfo(f"{key}.{name}")  # its defaults carry no time, no owner: equal samples, equal bytes
         info.size = len(data)
         content = self._tar.offset + tarfile.BLOCKSIZE
-        self._tar.addfile(info, io.BytesIO(data))
+        header = info.tobuf(tarfile.USTAR_FORMAT)
+        # what `TarFile.addfile` writes, in one piece and without its copies
+        self._file.write(b"".join((header, data, bytes(-len(data) % tarfile.BLOCKSIZE))))
+        self._tar.offset = self._file.tell()
         return StoredPart(name, content, len(data), media_json)
 
     def __enter__(self) -> ShardWriter:
@@ -126,6 +130,7 @@ class ShardWriter:
         """Ends the file and writes its index."""
         end = self._tar.offset
         self._tar.close()
+        self._file.close()
         offsets = [sample.offset_bytes for sample in self.samples]
         self._path.with_suffix(".tar.idx").write_bytes(struct.pack(f"<{len(offsets) + 1}Q", *offsets, end))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -53,3 +54,19 @@ def test_it_is_what_pillow_says(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_pillow_is_left_out_for_plain_jpegs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name, data in PICTURES.items() if writer._jpeg_media(data) is None] == ["two pictures"]
     assert writer._jpeg_media(b"\xff\xd8\xff\xe0 and no more") is None
+
+
+def test_a_shard_is_what_tarfile_writes(tmp_path: Path) -> None:
+    import tarfile
+
+    parts = [("0.jpg", PICTURES["rgb"]), ("1.jpg", b""), ("json", b"{}" * 300)]
+    with writer.ShardWriter(tmp_path / "ours.tar") as shard:
+        for key in ("00000000", "folder/00000001"):
+            shard.put(key, [(name, data, None) for name, data in parts])
+    with tarfile.open(tmp_path / "theirs.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for key in ("00000000", "folder/00000001"):
+            for name, data in parts:
+                member = tarfile.TarInfo(f"{key}.{name}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    assert (tmp_path / "ours.tar").read_bytes() == (tmp_path / "theirs.tar").read_bytes()
