@@ -24,7 +24,16 @@ from mmpack.energon.plain_tar import plain_members
 _BLOCK = tarfile.BLOCKSIZE
 _MOST_PADDING = 2 * tarfile.RECORDSIZE
 _NUM_PROBES = 8  # samples of a shard that are looked at before its index is trusted
-READ_FAULTS = (OSError, ValueError, EOFError, LookupError, RecursionError, tarfile.TarError, struct.error)
+READ_FAULTS = (
+    OSError,
+    ValueError,
+    OverflowError,  # a header's size may lead beyond any file
+    EOFError,
+    LookupError,
+    RecursionError,
+    tarfile.TarError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +222,7 @@ def read_sample(data: bytes) -> tuple[str, dict[str, bytes], tuple[str, ...]]:
                     raise ValueError(f"member {member.name!r} is a sparse file")
                 parts[extension] = data[member.offset_data : member.offset_data + member.size]
                 names.append(member.name)
-    except (tarfile.TarError, EOFError, LookupError, RecursionError, struct.error) as error:
+    except (tarfile.TarError, OverflowError, EOFError, LookupError, RecursionError, struct.error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     if base is None:
         raise ValueError("no member that belongs to a sample")

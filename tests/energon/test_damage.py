@@ -342,3 +342,23 @@ def test_damaged_tars_give_samples_or_value_errors(
     for num_samples in (1, 2, 5):
         state = inspect_shard(Shard(name=path.name, path=path, num_samples=num_samples))
         assert state.offsets is None or list(state.offsets) == sorted(state.offsets)
+
+
+def test_a_size_beyond_any_file_is_a_damaged_sample() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name in ("a.txt", "a.json"):
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            tar.addfile(member, io.BytesIO(b"{}"))
+    data = bytearray(buffer.getvalue()[:2048])
+    data[124:136] = b"\x80" + b"\x7f" * 11  # a number of base 256
+    data[148:156] = b"        "
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    with pytest.raises(ValueError, match=r"a\.txt|OverflowError"):
+        read_sample(bytes(data))
+    data[124:136] = b"\xff" + b"\x00" * 11  # a negative one
+    data[148:156] = b"        "
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    with pytest.raises(ValueError, match="OverflowError"):
+        read_sample(bytes(data))
