@@ -101,12 +101,15 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
     >>> nearest("exact_fil", ["exact_fill", "first_fit"])
     "did you mean 'exact_fill'?"
+    >>> nearest("V1", ["v1", "mpt"])
+    "did you mean 'v1'?"
     >>> nearest("zzz", ["b", "a"])
     'allowed: a, b'
     """
     options = sorted(allowed)
-    close = difflib.get_close_matches(str(name), options, n=1)
-    return f"did you mean {close[0]!r}?" if close else "allowed: " + ", ".join(options)
+    lower = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1)
+    return f"did you mean {lower[close[0]]!r}?" if close else "allowed: " + ", ".join(options)
 
 
 def whole_number(value: object) -> int | None:
