@@ -70,7 +70,12 @@ def convert(
         Path | None, typer.Argument(metavar="DST", help="Folder of the new dataset; must not exist.")
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", help="Record format. [default: auto, each record by its fields]")
+        str | None,
+        typer.Option(
+            "--format",
+            help="Record format: llava, sharegpt, openai, vqa, multi_choice, captioning, ocr, interleaved, text or "
+            "prompt_response. [default: auto, each record by its fields; a picture with a text is a caption]",
+        ),
     ] = None,
     image_root: Annotated[
         Path | None, typer.Option(help="Folder of the pictures. [default: the folder of SRC]")

@@ -85,6 +85,7 @@ def run(
         return report
     rows = [
         ("source", report.source),
+        ("record format", ", ".join(f"{name}: {count:,}" for name, count in report.formats.items())),
         ("kept", f"{report.kept:,} samples with {report.num_pictures:,} pictures"),
         *((f"split {name}", f"{count:,}") for name, count in report.splits.items()),
         *((f"skipped: {reason}", f"{count:,}") for reason, count in report.skipped.items()),

@@ -135,6 +135,7 @@ class ConvertReport:
 
     path: Path
     source: str  # what was converted, such as "4 tar files"
+    formats: Mapping[str, int]  # records of each format
     samples: SampleReports
     splits: Mapping[str, int]  # kept samples of each
     skipped: Mapping[str, int]  # records by reason
@@ -161,6 +162,7 @@ class ConvertReport:
             "bytes": self.num_bytes,
             "seconds": round(self.seconds, 3),
             "source": self.source,
+            "formats": dict(self.formats),
             "notes": list(self.notes),
             "path": str(self.path),
         }

@@ -10,7 +10,7 @@ from mmpack.errors import Reason, SampleError
 from mmpack.images import decode_image, image_size
 from mmpack.readers.contract import MAX_PART_BYTES, FoundSample
 from mmpack.sample import Picture
-from mmpack.sources.inline import inline_picture, short_name
+from mmpack.sources.inline import inline_picture, path_of, short_name
 
 _TAIL_BYTES = 1 << 12
 
@@ -40,7 +40,7 @@ def find_picture(sample: FoundSample, name: str, image_root: Path) -> Picture:
 
 def _read(image_root: Path, name: str) -> bytes:
     root = os.path.abspath(image_root)
-    inside = os.path.normpath(os.path.join(root, name))
+    inside = os.path.normpath(os.path.join(root, path_of(name)))
     if not inside.startswith(root.rstrip(os.sep) + os.sep):
         raise SampleError(Reason.IMAGE_MISSING, f"{name[:200]!r} leads out of the image folder")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +47,8 @@ def convert(config: ConvertConfig, progress: Progress = lambda done, total: None
         books = Books(folder / ".spool")
         try:
             reader = source.open(folder / ".spool" / "source")
-            record_format = _check_records(config, reader, books)
-            run = _Run(config, reader, books, image_root, record_format, folder)
+            formats = _check_records(config, reader, books)
+            run = _Run(config, reader, books, image_root, formats, folder)
             report = run.to_report(progress)
             report = replace(report, seconds=time.perf_counter() - started)
             books.write_report(report, folder)
@@ -72,13 +73,10 @@ def _check_replaceable(dst: Path, sources: tuple[Path, ...], image_root: Path) -
             raise ConfigError(f"{dst} holds {source}, which is being converted; choose another destination")
 
 
-def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> str:
-    """Enters every record into the books, bad ones with what their text alone says. Returns the records' format.
-
-    That is the one that was asked for, or with ``auto`` the one that all good records have.
-    """
+def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> Counter[str]:
+    """Enters every record into the books, bad ones with what their text alone says. Returns the good ones by format."""
     parse = parser_for(config.record_format)
-    formats: set[str | None] = set()
+    formats: Counter[str] = Counter()
     for sample in reader.scan():
         record = sample.record
         position = books.add(sample.place, record.data.get("id") if isinstance(record.data, dict) else None)
@@ -89,16 +87,14 @@ def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> str:
                 raise error.with_key(name_of(record)) from None
             books.fault(position, error.reason, f"{record.place}: {error.detail}")
         else:
-            if config.record_format == AUTO:
-                formats.add(detect(data))
+            formats[(detect(data) or AUTO) if config.record_format == AUTO else config.record_format] += 1
     books.close()
     if not len(books):
         raise ConfigError(f"{config.src} holds no samples")
     if books.num_bad == len(books):
         raise ConfigError(f"{config.src}: none of {len(books)} samples can be used ({_counts(books)})")
     _keep_budget(config, books)
-    found = formats.pop() if len(formats) == 1 else None
-    return config.record_format if found is None else found
+    return formats
 
 
 def _counts(books: Books) -> str:
@@ -123,13 +119,13 @@ class _Run:
         reader: Reader,
         books: Books,
         image_root: Path,
-        record_format: str,
+        formats: Counter[str],
         folder: Path,
     ) -> None:
         self._config = config
         self._reader = reader
         self._books = books
-        self._format = record_format
+        self._formats = formats
         self._folder = folder
         self._job = ShardJob(
             folder=folder,
@@ -183,10 +179,11 @@ class _Run:
                 if result.faults:
                     _keep_budget(config, books)
                 progress(done, len(books))
-            index.finish(self._format)
+            index.finish(next(iter(self._formats)) if len(self._formats) == 1 else AUTO)
         return ConvertReport(
             path=config.dst,
             source=self._reader.what,
+            formats=dict(self._formats.most_common()),
             samples=SampleReports(config.dst / REPORT_NAME, len(books)),
             splits=splits,
             skipped=books.skipped(),

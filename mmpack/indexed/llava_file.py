@@ -12,7 +12,7 @@ from mmpack.errors import ConfigError, Reason, SampleError, nearest
 from mmpack.indexed.pictures import PictureStore
 from mmpack.indexed.record_index import index_records
 from mmpack.sample import IMAGE_MARK, Conversation, Picture
-from mmpack.sources import SOURCES, ParsedRecord, RecordParser, detect
+from mmpack.sources import SOURCES, ParsedRecord, RecordParser, detect, parser_for
 from mmpack.sources.inline import inline_picture, short_name
 
 MISSING_IMAGE_POLICIES = ("skip", "raise")
@@ -115,7 +115,7 @@ def _parser(record_format: str) -> RecordParser:
     if record_format not in SOURCES:
         names = [*SOURCES, "auto", "img_tags"]
         raise ConfigError(f"record_format={record_format!r} is unknown; {nearest(record_format, names)}")
-    return SOURCES.get(record_format)
+    return parser_for(record_format)
 
 
 def _parse_any(record: object) -> ParsedRecord:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, Reason, SampleError
+from mmpack.sources.inline import path_of
 
 _BLOCK_BYTES = 512  # of a tar file: every member's content begins at a multiple of it
 
@@ -53,7 +54,10 @@ class FolderPictures:
 
     def read(self, name: str) -> bytes:
         """The file's content."""
-        path = self.folder / _inside(name, "image folder")
+        place = path_of(name)
+        if os.path.isabs(place):  # as in records with file: URLs
+            place = os.path.relpath(place, os.path.abspath(self.folder))
+        path = self.folder / _inside(place, "image folder")
         try:
             if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
                 raise SampleError(Reason.IMAGE_MISSING, f"{name!r} is not a file")
@@ -100,7 +104,7 @@ class TarPictures:
 
     def read(self, name: str) -> bytes:
         """The member's content; of several of one name the last, as tar unpacks them."""
-        wanted = np.uint64(_hash_of(_inside(name, "tar file")))
+        wanted = np.uint64(_hash_of(_inside(path_of(name), "tar file")))
         place = int(np.searchsorted(self._hashes, wanted, side="right")) - 1
         if place < 0 or self._hashes[place] != wanted:
             raise SampleError(Reason.IMAGE_MISSING, f"{name!r} is not in {self.path.name}")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from mmpack.errors import Reason, SampleError
 from mmpack.registry import Registry
@@ -66,7 +67,22 @@ def parser_for(record_format: str) -> RecordParser:
     >>> parser_for("auto")({"text": "all of it"}).turns[0].text
     'all of it'
     """
-    return _parse_detected if record_format == AUTO else SOURCES.get(record_format)
+    if record_format == AUTO:
+        return _parse_detected
+    return partial(_parse_named, record_format, SOURCES.get(record_format))
+
+
+def _parse_named(name: str, parse: RecordParser, record: object) -> ParsedRecord:
+    try:
+        return parse(record)
+    except SampleError as error:
+        found = detect(record) if error.reason is Reason.MISSING_FIELD else None
+        if found is None or SOURCES.get(found) is parse:
+            raise
+        raise SampleError(
+            error.reason,
+            f"{error.detail}; it was read as {name!r} but looks like {found!r}: name that format, or 'auto'",
+        ) from None
 
 
 def _parse_detected(record: object) -> ParsedRecord:

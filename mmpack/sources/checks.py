@@ -78,13 +78,37 @@ def has_pictures(record: Mapping[str, Any]) -> bool:
     return bool(own) or bool(record.get("images"))
 
 
+_NOT_READ = ("video", "videos", "audio", "audios")
+_LIKE_A_PICTURE = ("file_name", "image_path", "image_file", "image_url", "img", "img_path", "picture")
+_PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def _refuse_unread_media(record: Mapping[str, Any]) -> None:
+    """A record without pictures that has some under another name would be learned blindly; so would one with a film."""
+    for field in _LIKE_A_PICTURE:
+        value = record.get(field)
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(first, str) and first.lower().endswith(_PICTURE_ENDINGS):
+            raise SampleError(
+                Reason.MISSING_FIELD, f"{field!r} names a picture, which this format does not read; call it 'image'"
+            )
+
+
 def image_names(record: Mapping[str, Any], *fields: str) -> tuple[str, ...]:
-    """The names in the first of `fields` ("image", then "images", if none is given) that is neither null nor empty."""
+    """The names in the first of `fields` ("image", then "images", if none is given) that is neither null nor empty.
+
+    Raises:
+        SampleError: a name that is no text, or pictures, films or sounds that only other fields hold.
+    """
+    for field in _NOT_READ:
+        if record.get(field):
+            raise SampleError(Reason.WRONG_TYPE, f"the record has {field!r}; only pictures and text are read")
     for field in fields or ("image", "images"):
         value = record.get(field)
         if value is not None and value != []:
             entries = value if isinstance(value, list) else [value]
             return tuple(image_name(entry, repr(field)) for entry in entries)
+    _refuse_unread_media(record)
     return ()
 
 

@@ -28,13 +28,13 @@ def detect(record: object) -> str | None:
         return "openai"
     if has & {"sequence", "texts"}:
         return "interleaved"
-    if "choices" in has:
+    if "choices" in has or (record.get("options") and has & {"question", "context"}):  # of open questions it is empty
         return "multi_choice"
     if has & {"question", "context"} and has & {"answer", "answers"}:
         return "vqa"
     if has & {"lines_text", "words_text"}:
         return "ocr"
-    if {"prompt", "response"} <= has or {"input", "output"} <= has:
+    if has & {"instruction", "prompt", "input"} and has & {"response", "output", "completion"}:
         return "prompt_response"
     if "caption" in has:
         return "captioning"

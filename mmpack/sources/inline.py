@@ -1,4 +1,4 @@
-"""Pictures that a record holds itself, as ``data:image/png;base64,...`` where a name would stand."""
+"""URLs where the name of a picture would stand: ``data:image/png;base64,...`` holds it, ``file:///...`` is a path."""
 
 from __future__ import annotations
 
@@ -27,6 +27,24 @@ def inline_picture(name: str) -> bytes | None:
         return base64.b64decode("".join(urllib.parse.unquote(content).split()), validate=True)
     except (binascii.Error, ValueError):
         raise SampleError(Reason.NOT_AN_IMAGE, "a data: URL whose content is not base64") from None
+
+
+def path_of(name: str) -> str:
+    """`name` as a path; that of a ``file:`` URL (RFC 8089).
+
+    Raises:
+        SampleError: another URL. Nothing is fetched.
+
+    >>> path_of("a/b%20c.png"), path_of("file:///a/b%20c.png")
+    ('a/b%20c.png', '/a/b c.png')
+    """
+    scheme, separator, rest = name.partition("://")
+    if not separator or not scheme.isalnum():
+        return name
+    if scheme.lower() == "file":
+        return urllib.parse.unquote(rest.removeprefix("localhost"))
+    detail = f"{name[:200]!r} is a URL, and nothing is fetched; store the picture and name its file"
+    raise SampleError(Reason.IMAGE_MISSING, detail)
 
 
 def short_name(name: str) -> str:

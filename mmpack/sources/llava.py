@@ -1,4 +1,4 @@
-"""LLaVA's record: ``{"id", "image": path or list of paths, "conversations": [{"from", "value"}, ...]}``.
+"""LLaVA's record: ``{"id", "image" or "images": path or list of paths, "conversations": [{"from", "value"}, ...]}``.
 
 Rules, each with its reason when it is broken:
 
@@ -30,7 +30,7 @@ ROLES = {
 def parse_llava(record: object) -> ParsedRecord:
     """The checked record. Raises SampleError with the first rule that it breaks."""
     record = checks.object_of(record)
-    names = checks.image_names(record, "image")
+    names = checks.image_names(record)
     turns = spoken_turns(record, ROLES)
     return checks.checked(checks.mask_unasked(turns), names)
 

@@ -1,4 +1,4 @@
-"""A question with lettered choices: ``{"question" or "context", "choices", "answer" or "correct_choice_idx"}``.
+"""A question with lettered choices: ``{"question" or "context", "choices" or "options", "answer"}``.
 
 The turns are always these, and there is nothing to configure::
 
@@ -10,8 +10,9 @@ The turns are always these, and there is nothing to configure::
 
 Rules, each with its reason when it is broken:
 
-* ``"choices"`` are 1 to 26 texts.
-* The right one is an index from 0, the text of a choice (of the first, if several are equal), or its letter.
+* ``"choices"`` (or ``"options"``) are 1 to 26 texts.
+* The right one, ``"answer"`` or ``"correct_choice_idx"``, is an index from 0, the text of a choice (of the first, if
+  several are equal), or its letter: ``B``, ``b``, ``(B)``, ``B.`` or ``B)``.
 """
 
 from __future__ import annotations
@@ -30,10 +31,8 @@ def parse_multi_choice(record: object) -> ParsedRecord:
     record = checks.object_of(record)
     names = checks.image_names(record)
     question = checks.text_field(record, "question", "context")
-    choices = [
-        checks.text_of(choice, "a choice")
-        for choice in checks.list_of(checks.field_of(record, "choices")[1], "'choices'")
-    ]
+    field, listed = checks.field_of(record, "choices", "options")
+    choices = [checks.text_of(choice, "a choice") for choice in checks.list_of(listed, repr(field))]
     if not 1 <= len(choices) <= len(string.ascii_uppercase):
         raise SampleError(Reason.WRONG_TYPE, f"{len(choices)} choices; 1 to {len(string.ascii_uppercase)} have letters")
     lettered = [f"{letter}. {choice}" for letter, choice in zip(string.ascii_uppercase, choices, strict=False)]
@@ -52,6 +51,7 @@ def _right_choice(record: Mapping[str, Any], choices: Sequence[str]) -> int:
     if text in choices:
         return choices.index(text)
     letters = string.ascii_uppercase[: len(choices)]
-    if len(text.strip()) == 1 and text.strip().upper() in letters:
-        return letters.index(text.strip().upper())
+    letter = text.strip().removeprefix("(").rstrip(").").upper()
+    if len(letter) == 1 and letter in letters:
+        return letters.index(letter)
     raise SampleError(Reason.NO_ANSWER, f"{name!r} is neither one of the choices nor a letter from A to {letters[-1]}")

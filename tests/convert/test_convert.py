@@ -423,3 +423,18 @@ def test_a_stop_does_not_wait_for_the_rest(tmp_path: Path, monkeypatch: pytest.M
         convert(config, progress)
     assert 1 <= max(num_written) <= 10  # of 100
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_the_report_says_what_the_records_were_taken_for_and_file_urls_are_paths(tmp_path: Path) -> None:
+    shutil.copytree(CASES / "images", tmp_path / "images")
+    picture = next(path for path in sorted((tmp_path / "images").iterdir()) if path.suffix in (".jpg", ".png"))
+    urls = [picture.as_uri(), "https://example.org/a.jpg"]
+    records: list[dict[str, Any]] = [{"image": url, "caption": "a"} for url in urls]
+    records += [{"text": "a"}, {"image": picture.name, "question": "q", "options": ["a", "b"], "answer": "A"}]
+    src = tmp_path / "records.jsonl"
+    src.write_text("\n".join(map(json.dumps, records)))
+    report = run(src, tmp_path / "out", split={"train": 1.0})
+    assert report.head()["formats"] == {"captioning": 2, "text": 1, "multi_choice": 1}
+    assert dict(report.skipped) == {"image_missing": 1}
+    detail = next(sample.detail for sample in report.samples if sample.detail is not None)
+    assert "is a URL, and nothing is fetched" in detail

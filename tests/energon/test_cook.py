@@ -65,7 +65,7 @@ def test_the_format_is_told_by_the_fields(read: bool) -> None:
         ({"conversations": asked("<image>q"), "image": "x/y.jpg"}, ["<image>q", "a"]),
         ({"caption": "c"}, ["<image>", "c"]),
         ({"text": "c"}, ["<image>", "c"]),
-        ({"prompt": "p", "response": "r"}, ["p", "r"]),
+        ({"prompt": "p", "response": "r"}, ["<image>\np", "r"]),
     ]:
         assert texts(raw(jpg=JPG, json=record if read else as_json(**record))) == want
 

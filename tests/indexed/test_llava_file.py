@@ -88,15 +88,27 @@ def test_a_missing_picture_is_a_bad_sample_or_stops(tmp_path: Path, kind: str) -
     (images / "sub").mkdir(parents=True)
     (images / "a.png").write_bytes(png(random.Random(0), 8, 8))
     (images / "sub" / "b.png").write_bytes(png(random.Random(1), 8, 8))
-    names = ["a.png", "c.png", "./sub/../sub/b.png", "../images/a.png", "/etc/hostname", "sub"]
+    names = ["a.png", "c.png", "./sub/../sub/b.png", "../images/a.png", "/etc/hostname", "sub", "https://a.org/a.png"]
     path = write_lines(tmp_path / "records", [record(name) for name in names])
     pictures = open_pictures(images if kind == "folder" else write_tar(images, tmp_path / "images.tar"))
     missing = Reason.IMAGE_MISSING
-    assert faults(LlavaFile(path, pictures=pictures)) == [None, missing, None, missing, missing, missing]
+    assert faults(LlavaFile(path, pictures=pictures)) == [None, missing, None, missing, missing, missing, missing]
     file = LlavaFile(path, pictures=pictures, missing_image="raise")
     with pytest.raises(ConfigError, match=r"record 00000001: 'c.png'.*missing_image='skip'"):
         file.sample(1)
     assert file.sample(2).pictures[0].data == (images / "sub" / "b.png").read_bytes()
+
+
+def test_a_file_url_is_a_path_below_the_folder(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a b.png").write_bytes(png(random.Random(0), 8, 8))
+    (tmp_path / "c.png").write_bytes(png(random.Random(1), 8, 8))
+    names = [(images / "a b.png").as_uri(), str(images / "a b.png"), (tmp_path / "c.png").as_uri()]
+    path = write_lines(tmp_path / "records", [record(name) for name in names])
+    file = LlavaFile(path, pictures=open_pictures(images))
+    assert faults(file) == [None, None, Reason.IMAGE_MISSING]
+    assert file.sample(0).pictures[0].data == (images / "a b.png").read_bytes()
 
 
 def test_long_names_and_the_last_of_two_in_a_tar(tmp_path: Path) -> None:

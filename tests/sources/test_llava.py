@@ -66,7 +66,9 @@ def test_an_answer_before_any_question_is_not_learned() -> None:
         ({"image": [None], "conversations": QA}, Reason.WRONG_TYPE),
         ({"image": "", "conversations": QA}, Reason.IMAGE_MISSING),
         ({"image": "\ud800", "conversations": QA}, Reason.BAD_TEXT),
-        ({"images": ["1"], "conversations": said(("human", "<image>"), ("gpt", "a"))}, Reason.PLACEHOLDER_COUNT),
+        ({"images": ["1"], "conversations": QA}, Reason.PLACEHOLDER_COUNT),
+        ({"image_path": "1.jpg", "conversations": QA}, Reason.MISSING_FIELD),
+        ({"video": "1.mp4", "conversations": QA}, Reason.WRONG_TYPE),
     ],
 )
 def test_a_broken_rule_has_its_reason(record: object, reason: Reason) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mmpack.errors import Reason, SampleError
 from mmpack.sample import PictureSlot, Role
-from mmpack.sources import SOURCES, ParsedRecord, detect
+from mmpack.sources import SOURCES, ParsedRecord, detect, parser_for
 from mmpack.sources.inline import inline_picture
 from mmpack.sources.ocr import OCR_QUESTION
 
@@ -86,6 +86,33 @@ def test_texts() -> None:
     assert parse("text", text="a").turns[0].trained
     assert parts("prompt_response", prompt="<image>", response="    return 1\n") == [("<image>",), ("    return 1\n",)]
     assert parts("prompt_response", input="", output="b") == [(), ("b",)]
+    assert parts("prompt_response", image="1", prompt="q", completion="b") == [(PictureSlot(0), "\n", "q"), ("b",)]
+    assert parts("text", text="a", file_name="a.py", videos=[]) == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("beside", "question"),
+    [({}, "add"), ({"input": ""}, "add"), ({"input": None}, "add"), ({"context": "3 4 "}, "add\n3 4 ")],
+)
+def test_an_instruction_is_never_left_out(beside: dict[str, Any], question: str) -> None:
+    record = {"instruction": "add", **beside}
+    assert [turn.text for turn in parser_for("auto")({**record, "output": "7"}).turns] == [question, "7"]
+    assert [turn.text for turn in parser_for("auto")({**record, "response": "7"}).turns] == [question, "7"]
+
+
+def test_options_are_choices() -> None:
+    record: dict[str, Any] = {"image": "1", "question": "which?", "options": ["cat", "dog"]}
+    for answer in (1, "B", "(B)", "b.", "B)", "dog"):
+        turns = parser_for("auto")({**record, "answer": answer}).turns
+        assert [turn.text for turn in turns] == ["<image>\nwhich?\nA. cat\nB. dog", "B. dog"]
+    assert detect({**record, "options": [], "answer": "a cat"}) == "vqa"
+
+
+def test_a_record_of_another_format_says_which() -> None:
+    record = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    with pytest.raises(SampleError, match="read as 'llava' but looks like 'openai'") as caught:
+        parser_for("llava")(record)
+    assert caught.value.reason is Reason.MISSING_FIELD
 
 
 BROKEN: list[tuple[str, dict[str, Any], Reason]] = [
@@ -138,7 +165,11 @@ BROKEN: list[tuple[str, dict[str, Any], Reason]] = [
     ("text", {"text": "a", "image": "1"}, Reason.PLACEHOLDER_COUNT),
     ("prompt_response", {"prompt": "q"}, Reason.MISSING_FIELD),
     ("prompt_response", {"prompt": "q", "response": 3}, Reason.WRONG_TYPE),
-    ("prompt_response", {"prompt": "q", "response": "a", "image": "1"}, Reason.PLACEHOLDER_COUNT),
+    ("prompt_response", {"prompt": "<image><image>", "response": "a", "image": "1"}, Reason.PLACEHOLDER_COUNT),
+    ("prompt_response", {"instruction": "q", "input": 3, "output": "a"}, Reason.WRONG_TYPE),
+    ("text", {"text": "a", "file_name": "1.jpg"}, Reason.MISSING_FIELD),
+    ("text", {"text": "a", "img": ["1.PNG"]}, Reason.MISSING_FIELD),
+    ("vqa", {"image": "1", "question": "q", "answer": "a", "audio": "1.wav"}, Reason.WRONG_TYPE),
 ]
 
 
