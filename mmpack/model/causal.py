@@ -197,7 +197,10 @@ def add_lora(hf: Any, spec: LoraSpec) -> Any:
         fan_in_fan_out=hf.config.model_type == "gpt2",  # its layers keep their weights transposed
         task_type="CAUSAL_LM",
     )
-    return peft.get_peft_model(hf, config)
+    try:
+        return peft.get_peft_model(hf, config)
+    except ValueError as error:  # no layer of such a name, or one of a kind that takes no adapter
+        raise ConfigError(f"lora: target_modules={spec.target_modules!r}: {str(error).partition('. ')[0]}") from None
 
 
 class CausalModel(PackedModel):

@@ -15,7 +15,7 @@ from mmpack.offline.records import FIELD_PAIRS, PromptResponse, PromptResponseEn
 from mmpack.offline.store import FORMAT
 from mmpack.packing import ALGORITHMS, check_capacity
 from mmpack.sources import SOURCES, detect
-from mmpack.templates import make_template
+from mmpack.templates import CHAT_TEMPLATE_NAMES, make_template
 
 OWN_FORMATS = ("prompt_response", "nemo_chat", "chat")  # the others are those of `mmpack.sources`
 
@@ -86,6 +86,8 @@ class PackConfig:
             if name not in formats:
                 raise ConfigError(f"record format {self.record_format!r} is unknown; {nearest(name, formats)}")
             object.__setattr__(self, "record_format", name)
+        if self.template is not None and self.template not in CHAT_TEMPLATE_NAMES:
+            make_template(self.template)  # refuses an unknown name, though the records may take none
         if self.capacity < 1:
             raise ConfigError(
                 f"packed_sequence_size={self.packed_sequence_size} holds no sequence whose room is a multiple of "

@@ -85,7 +85,13 @@ class Assets:
             described = json.loads((folder / ASSETS_NAME).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise StateError(f"{folder} has no readable {ASSETS_NAME} ({error}); give a run's folder") from None
-        return cls.of(described, AutoTokenizer.from_pretrained(folder))
+        try:
+            return cls.of(described, AutoTokenizer.from_pretrained(folder))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise StateError(
+                f"{folder}: its tokenizer or {ASSETS_NAME} is damaged ({text}); give a run's folder"
+            ) from None
 
     @classmethod
     def of(cls, described: dict[str, Any], tokenizer: Any) -> Assets:

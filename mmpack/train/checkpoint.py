@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mmpack.errors import StateError
+from mmpack.errors import ConfigError, StateError
 
 CHECKPOINT_VERSION = 1
 BEST_NAME = "best.pt"  # the checkpoint of the lowest validation loss, if it is monitored
@@ -42,3 +42,26 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
     partial = path.with_suffix(".partial")
     torch.save({"version": CHECKPOINT_VERSION, **content}, partial)
     os.replace(partial, path)
+
+
+def restore_trained(saved: Mapping[str, Any], path: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Puts the weights and the optimizer of a checkpoint back.
+
+    Raises:
+        StateError: they are another model's or another optimizer's; `path` and the first difference are named.
+    """
+    try:
+        getattr(model, "load_trained_state", model.load_state_dict)(saved["model"])
+    except (RuntimeError, ConfigError) as error:  # torch names every weight that differs, one a line
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise StateError(
+            f"{path} holds another model: {lines[1] if len(lines) > 1 else lines[0]}; resume with the settings of "
+            "`model` that it was trained with, or choose another output_dir"
+        ) from None
+    groups, own_groups = saved["optimizer"]["param_groups"], optimizer.state_dict()["param_groups"]
+    if [set(group) for group in groups] != [set(group) for group in own_groups]:
+        raise StateError(
+            f"{path} holds the state of another optimizer than {type(optimizer).__name__}; resume with the `optimizer` "
+            "that it was trained with, or choose another output_dir"
+        )
+    optimizer.load_state_dict(saved["optimizer"])

@@ -58,7 +58,11 @@ def load_fine_tuned(path: str | Path, *, device: str = "auto") -> FineTuned:
     if where.is_dir():
         assets = Assets.read(where)
         if (where / "config.json").is_file():
-            hf = AutoModelForCausalLM.from_pretrained(where, attn_implementation="sdpa")
+            try:
+                hf = AutoModelForCausalLM.from_pretrained(where, attn_implementation="sdpa")
+            except Exception as error:  # safetensors and transformers have errors of many classes for a damaged file
+                text = " ".join(str(error).split())[:200]
+                raise StateError(f"{where}: its model cannot be loaded: {text}; give the run's folder") from None
             return _ready(hf, assets, device)
         raise StateError(f"{where} holds adapters only; give the run's folder, or open it with peft on its base model")
     saved = load_checkpoint(where)

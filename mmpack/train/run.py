@@ -18,7 +18,14 @@ from mmpack.errors import ConfigError
 from mmpack.packing import load_metrics
 from mmpack.stats import balance
 from mmpack.train.assets import assets_of
-from mmpack.train.checkpoint import BEST_NAME, checkpoint_path, load_checkpoint, newest_checkpoint, save_checkpoint
+from mmpack.train.checkpoint import (
+    BEST_NAME,
+    checkpoint_path,
+    load_checkpoint,
+    newest_checkpoint,
+    restore_trained,
+    save_checkpoint,
+)
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
 from mmpack.train.metrics import MetricLoggers
 from mmpack.train.precision import compute_in
@@ -244,8 +251,7 @@ class _Run:
                 "or set resume_if_exists=true to go on from it"
             )
         saved = load_checkpoint(newest)
-        getattr(self.model, "load_trained_state", self.model.load_state_dict)(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        restore_trained(saved, newest, self.model, self.optimizer)
         self.data.load_state_dict(states.merge(saved["data"]))  # whatever the number of ranks was
         torch.set_rng_state(saved["rng"])
         self.step = self._saved_at = self._validated_at = saved["step"]

@@ -176,6 +176,7 @@ def test_places_that_are_no_store(source: Path, tmp_path: Path) -> None:
         ({"seq_length": 300}, "longer than a pack"),
         ({"algorithm": "exact"}, "packing algorithm"),
         ({"record_format": "opanai"}, "did you mean 'openai'"),
+        ({"template": "chatmll"}, "did you mean 'chatml'"),
         ({"workers": 0}, "workers=0"),
         ({"oversize": "cut"}, "oversize='cut'"),
         ({"on_error": "stop"}, "on_error='stop'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,26 @@ def test_what_is_no_fine_tuned_model_is_named(tmp_path: Path, tokenizer: Any) ->
     torch.save({"version": 1, "step": 1}, tmp_path / "step-000001.pt")
     with pytest.raises(StateError, match="stores no prompt template"):
         load_fine_tuned(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.json", b'{"version": "1.0", "tru', "tokenizer or mmpack.json is damaged"),
+        ("mmpack.json", b"{}", "tokenizer or mmpack.json is damaged"),
+        ("mmpack.json", b"{", "no readable mmpack.json"),
+        ("model.safetensors", b"cut", "its model cannot be loaded"),
+    ],
+)
+def test_a_damaged_folder_is_named(
+    runs: dict[str, TrainResult], tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    exported = runs["prompt"].exported
+    assert exported is not None
+    folder = shutil.copytree(exported, tmp_path / "final")
+    (folder / name).write_bytes(content)
+    with pytest.raises(StateError, match=words):
+        load_fine_tuned(folder)
 
 
 def test_drawing_depends_on_the_seed_alone(runs: dict[str, TrainResult]) -> None:

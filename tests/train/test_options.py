@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mmpack.datamodules.finetune import FineTuningDataModule
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, StateError
 from mmpack.model.causal import CausalModel, CausalSpec, LoraSpec
 from mmpack.train import TrainConfig, load_checkpoint, newest_checkpoint, train
 from mmpack.train.metrics import metrics_of
@@ -84,6 +84,29 @@ def test_resume_flags(sets: Path, tokenizer: Any, tmp_path: Path) -> None:
         train(config(tmp_path, max_steps=2, resume_if_exists=False), data(sets, tokenizer), model(tokenizer))
     settings = config(tmp_path, max_steps=2, resume_ignore_no_checkpoint=False)
     assert train(settings, data(sets, tokenizer), model(tokenizer)).steps == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "words"),
+    [
+        ({"num_heads": 2, "intermediate_size": 48}, {}, "step-000001.pt holds another model: size mismatch for "),
+        ({"num_layers": 3}, {}, "step-000001.pt holds another model: Missing key"),
+        ({"num_layers": 1}, {}, "step-000001.pt holds another model: Unexpected key"),
+        ({}, {"optimizer": "sgd"}, "another optimizer than SGD"),
+    ],
+)
+def test_a_checkpoint_of_another_model_or_optimizer_is_named(
+    sets: Path, tokenizer: Any, tmp_path: Path, spec: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    train(config(tmp_path, max_steps=1), data(sets, tokenizer), model(tokenizer))
+    with pytest.raises(StateError, match=words):
+        train(config(tmp_path, max_steps=2, **changes), data(sets, tokenizer), model(tokenizer, **spec))
+
+
+def test_lora_names_layers_that_the_model_lacks(tokenizer: Any) -> None:
+    pytest.importorskip("peft")
+    with pytest.raises(ConfigError, match=r"target_modules=\('nosuch',\).*not found"):
+        model(tokenizer, lora=LoraSpec(target_modules=("nosuch",)))
 
 
 def test_sgd_makes_the_step_that_it_should(sets: Path, tokenizer: Any, tmp_path: Path) -> None:
