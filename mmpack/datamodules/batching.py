@@ -71,10 +71,10 @@ class Batching:
                 f"{'pack' if kind == 'packing' else 'batch'} from, e.g. 200"
             )
         if kind == "padding" and size is not None:
+            remedy = "batching='packing'" if task_encoder.packed_sequence else "packed_sequence=True"
             raise ConfigError(
                 f"packing_buffer_size={size} with packed_sequence={task_encoder.packed_sequence} and "
-                f"batching={kind!r}: nothing is chosen from a buffer then; leave it out, or set "
-                "packed_sequence=True"
+                f"batching={kind!r}: nothing is chosen from a buffer then; leave it out, or set {remedy}"
             )
         if kind == "packing":
             self._check_packing(task_encoder)

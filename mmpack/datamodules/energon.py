@@ -9,11 +9,12 @@ from typing import Any
 
 from mmpack.datamodules.base import PackDataModule
 from mmpack.datamodules.batching import batching_arguments
-from mmpack.datamodules.factory import EnergonStreamFactory
+from mmpack.datamodules.factory import EnergonStreamFactory, dataset_names
 from mmpack.datamodules.kinds import checked
 from mmpack.datamodules.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
 from mmpack.datamodules.planned import DEFAULT_BUFFER, ORDERS, global_plan, refuse_stream_settings
 from mmpack.dynamic import MicrobatchOrder
+from mmpack.encode import LengthLimit
 from mmpack.energon.reader import SourceConfig
 from mmpack.epoch import GlobalPlanLoader
 from mmpack.epoch.packs import Lanes
@@ -150,10 +151,23 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         self.packing_buffer_size = packing_buffer_size
         self.blend_by = blend_by
         self.seed, self.repeat, self.num_streams = seed, repeat, num_streams
+        self._check_oversize()
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
         self.error_budget = ErrorBudget.of(max_bad_share, bad_share_window)
         self._open_train()
         self.num_streams = None if order == "global_plan" else self._train.num_streams
+
+    def _check_oversize(self) -> None:
+        """Raises ConfigError if a policy is for a dataset that no split has."""
+        names: set[str] = set()
+        for path in self._paths.values():
+            found = dataset_names(path)
+            if found is None:
+                return
+            names |= found
+        for encoder in (self.task_encoder, self.validation_task_encoder):
+            limit = LengthLimit(seq_length=self.seq_length, oversize=encoder.oversize or "raise")
+            limit.check_sources(names)
 
     def factory(self, split: str, *, training: bool = False) -> StreamFactory[Any]:
         """What gives the packs of a split: shuffled or planned if `training`, else every sample once in order."""

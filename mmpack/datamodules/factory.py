@@ -207,6 +207,24 @@ def dataset_id(path: Path | str) -> str:
     return digest(b"\0".join(content)) if content else str(path)
 
 
+def dataset_names(path: Path | str) -> set[str] | None:
+    """The datasets that samples of `path` may come from, as counters name them; None if that cannot be told here."""
+    local = Path(path)
+    if not local.exists():  # remote, or an error that opening it tells
+        return None
+    if not local.is_file():
+        return {local.absolute().name, local.resolve().name}
+    if "://" in local.read_text(encoding="utf-8", errors="replace"):
+        return None
+    names: set[str] = set()
+    for inner in _named_in(local):
+        found = dataset_names(inner)
+        if found is None:
+            return None
+        names |= found
+    return names
+
+
 def _named_in(metadataset: Path) -> list[Path]:
     """Every local path under the key ``path`` in a metadataset's YAML, in the order of the file."""
     try:

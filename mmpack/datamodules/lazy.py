@@ -145,6 +145,7 @@ class NevaLazyDataModule(IndexedDataModule):
         self.weights = None if weights is None else _numbers(weights)
         self.blend_unit = blend_unit
         self.data = LazyData(paths, split_shares(split), self.data_config, seed)
+        self.encoder.limit.check_sources(self.data.names)
         self._check_weights()
         self._open_train()
         self.num_streams = self._train.num_streams

@@ -93,6 +93,11 @@ class LazyData:
         self._stores: dict[Path, PictureStore] = {}
         self._names = _names([path for files in self.paths.values() for path in files])
 
+    @property
+    def names(self) -> list[str]:
+        """Of all files, as counters name them."""
+        return list(self._names.values())
+
     def has(self, split: str) -> bool:
         """Whether there is data for ``train``, ``val`` or ``test``."""
         return split in self.paths if self._shares is None else self._shares[split] > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,20 @@ class LengthLimit:
         if isinstance(self.oversize, str):
             return self.oversize
         return self.oversize.get(source, self.oversize.get("*", "raise"))
+
+    def check_sources(self, names: Iterable[str]) -> None:
+        """Raises ConfigError for a policy of a dataset that is not among `names`: it would never apply.
+
+        >>> LengthLimit(seq_length=8, oversize={"boks": "drop"}).check_sources(["books", "chats"])
+        Traceback (most recent call last):
+        mmpack.errors.ConfigError: oversize names 'boks', which is no dataset here; did you mean 'books'?
+        """
+        if isinstance(self.oversize, str):
+            return
+        known = {"*", *names}
+        for name in self.oversize:
+            if name not in known:
+                raise ConfigError(f"oversize names {name!r}, which is no dataset here; {nearest(name, known)}")
 
     def apply(self, sample: EncodedSample, tiling: TilingPolicy) -> EncodedSample:
         """The sample as it may be packed: itself, or changed by its source's policy.

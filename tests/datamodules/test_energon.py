@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,6 +75,11 @@ def test_the_published_snippet_runs(energon_dataset: Path, tokenizer: Any) -> No
         ({"blend_by": "token"}, r"did you mean 'tokens'"),
         ({"blend_by": "tokens"}, r"needs a metadataset"),
         ({"oversize": "cut"}, r"oversize='cut'"),
+        (
+            {"oversize": {"no_such_set": "drop"}},
+            r"oversize names 'no_such_set', which is no dataset here",
+        ),
+        ({"batching": "padding"}, r"leave it out, or set batching='packing'"),
         ({"loss_weight": "tokens"}, r"loss_weight='tokens'; did you mean 'token'"),
         ({"tiling": "singel"}, r"unknown tiling policy 'singel'; did you mean 'single'"),
         ({"tokenizer": None}, r"tokenizer is None"),
@@ -112,6 +118,21 @@ def test_a_path_that_is_no_dataset_is_refused(tokenizer: Any, tmp_path: Path) ->
         data_module(tmp_path / "nothing", tokenizer)
     with pytest.raises(ConfigError, match=r"has no \.nv-meta folder"):
         data_module(tmp_path, tokenizer)
+
+
+def test_oversize_by_dataset_names_the_datasets_of_every_path(
+    energon_dataset: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    meta = tmp_path / "meta.yaml"
+    blend = {"blend": [{"path": str(energon_dataset), "weight": 1}]}
+    content = {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": {"train": blend, "val": blend}}
+    meta.write_text(json.dumps(content))  # YAML, too
+    data_module(meta, tokenizer, oversize={energon_dataset.name: "truncate", "*": "drop"})
+    with pytest.raises(ConfigError, match=f"no dataset here; did you mean '{energon_dataset.name}'"):
+        data_module(meta, tokenizer, oversize={energon_dataset.name.upper(): "truncate"})
+    elsewhere = tmp_path / "other"
+    elsewhere.symlink_to(energon_dataset)
+    data_module(energon_dataset, tokenizer, validation_path=elsewhere, oversize={"other": "drop", "*": "drop"})
 
 
 def test_a_split_that_is_not_there_is_refused(energon_dataset: Path, tokenizer: Any) -> None:

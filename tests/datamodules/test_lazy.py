@@ -270,6 +270,7 @@ def test_processors_of_other_families(tokenizer: Any, tmp_path: Path) -> None:
         ({"split": [0.999, 0.001]}, "too few for a 'val' share"),
         ({"oversize": "own_pack"}, "it needs packing_buffer_size"),
         ({"oversize": "cut"}, "oversize='cut'"),
+        ({"oversize": {"frist": "drop"}}, "oversize names 'frist', which is no dataset here; did you mean 'first'"),
         ({"num_streams": 86}, "num_streams=86: there are 85 training samples"),
         ({"num_image_embeddings_per_tile": 5}, "num_image_embeddings_per_tile=5, but the TileSpec says 4"),
         ({"packed_sequence": True, "decoder_seq_length": 512}, "decoder_seq_length=512: a micro batch of 3 samples"),
