@@ -166,6 +166,8 @@ class ErrorBudget:
     @classmethod
     def of(cls, max_bad_share: float | None, bad_share_window: int) -> ErrorBudget | None:
         """The budget of two settings, or none without a share."""
+        if bad_share_window < 1:
+            raise ConfigError(f"bad_share_window={bad_share_window}; it must be at least 1 sample")
         return None if max_bad_share is None else cls(max_bad_share=max_bad_share, window=bad_share_window)
 
 

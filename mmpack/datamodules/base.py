@@ -99,6 +99,8 @@ class PackDataModule(_Base, Generic[B]):
         super().__init__()
         if micro_batch_size < 1:
             raise ConfigError(f"micro_batch_size={micro_batch_size}; it must be at least 1")
+        if num_val_workers is not None and num_val_workers < 0:
+            raise ConfigError(f"num_val_workers={num_val_workers}; it must be at least 0")
         self.micro_batch_size, self._asked_global_batch_size = micro_batch_size, global_batch_size
         self.num_workers = num_workers
         self.num_val_workers = num_workers if num_val_workers is None else num_val_workers
@@ -203,11 +205,30 @@ class PackDataModule(_Base, Generic[B]):
 
 
 def data_parallel(rank: int | None, size: int | None) -> tuple[int, int]:
-    """The place among the data-parallel ranks: as given, or Megatron-core's, or torch.distributed's, or alone."""
-    if rank is not None or size is not None:
-        if size is not None and size < 1:
-            raise ConfigError(f"data_parallel_size={size}; it must be at least 1")
-        return rank or 0, 1 if size is None else size
+    """The place among the data-parallel ranks: as given, or Megatron-core's, or torch.distributed's, or alone.
+
+    Raises:
+        ConfigError: a size without a rank, where nothing says which rank this is: all would read the same.
+    """
+    if size is not None and size < 1:
+        raise ConfigError(f"data_parallel_size={size}; it must be at least 1")
+    if rank is not None and size is not None:
+        return rank, size
+    own_rank, own_size = _process_place()
+    if rank is not None:
+        return rank, own_size
+    if size is None or size == own_size:
+        return own_rank, own_size
+    if size == 1:
+        return 0, 1
+    raise ConfigError(
+        f"data_parallel_size={size} without data_parallel_rank, and this process is rank {own_rank} of {own_size}: "
+        "give both, or neither"
+    )
+
+
+def _process_place() -> tuple[int, int]:
+    """Data-parallel rank and size of this process, as Megatron-core or torch.distributed know them."""
     megatron = _megatron()
     if megatron is not None:
         return megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()

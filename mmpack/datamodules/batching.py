@@ -58,6 +58,10 @@ class Batching:
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in BATCHINGS:
             raise ConfigError(f"batching={self.kind!r}; {nearest(str(self.kind), BATCHINGS)}")
+        for name in ("max_tiles_per_pack", "max_images_per_pack", "max_samples_per_pack"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}; it must be at least 1")
         if self.sequence_length_round < 1:
             raise ConfigError(f"sequence_length_round={self.sequence_length_round}; it must be at least 1")
 

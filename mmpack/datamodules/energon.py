@@ -155,7 +155,18 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
         self._shuffle = (shuffle_buffer_size, max_samples_per_sequence)
         self.error_budget = ErrorBudget.of(max_bad_share, bad_share_window)
         self._open_train()
+        for split, given in (("val", validation_path), ("test", test_path)):
+            if given is not None:
+                self._open_split(split)
         self.num_streams = None if order == "global_plan" else self._train.num_streams
+
+    def _open_split(self, split: str) -> None:
+        """Says now what is wrong with validation data, rather than after hours of training."""
+        try:
+            self.factory(split)
+        except ConfigError as error:
+            name = {"val": "validation", "test": "test"}[split]
+            raise ConfigError(f"{name}_{error}" if str(error).startswith("path=") else str(error)) from None
 
     def _check_oversize(self) -> None:
         """Raises ConfigError if a policy is for a dataset that no split has."""
@@ -166,8 +177,8 @@ class EnergonMultiModalDataModule(PackDataModule[Any]):
                 return
             names |= found
         for encoder in (self.task_encoder, self.validation_task_encoder):
-            limit = LengthLimit(seq_length=self.seq_length, oversize=encoder.oversize or "raise")
-            limit.check_sources(names)
+            if encoder.oversize is not None:
+                LengthLimit(seq_length=self.seq_length, oversize=encoder.oversize).check_sources(names)
 
     def factory(self, split: str, *, training: bool = False) -> StreamFactory[Any]:
         """What gives the packs of a split: shuffled or planned if `training`, else every sample once in order."""

@@ -97,7 +97,7 @@ class MultiModalTaskEncoder:
             `packed_sequence_size` must not be below the module's `seq_length`.
         loss_weight: "token", "sample" or "sqrt".
         layout: multiples and fixed length of a row.
-        vision_config: the vision tower's config (``image_size``, ``patch_size``), to check
+        vision_config: the vision tower's config (``image_size``, ``patch_size``), or the whole model's, to check
             `num_image_embeddings_per_tile` against; optional.
         vision_feature_select_strategy: LLaVA's: "default" leaves the tower's class token out, "full" keeps it.
 
@@ -141,6 +141,10 @@ class MultiModalTaskEncoder:
             )
         if self.num_image_embeddings_per_tile < 1:
             raise ConfigError(f"num_image_embeddings_per_tile={self.num_image_embeddings_per_tile}; at least 1")
+        if self.vision_feature_select_strategy not in ("default", "full"):
+            raise ConfigError(
+                f"vision_feature_select_strategy={self.vision_feature_select_strategy!r}; allowed: default, full"
+            )
         if self.packed_sequence_size is not None:
             self._check_row(self.packed_sequence_size)
         self._check_vision_tower()
@@ -168,11 +172,12 @@ class MultiModalTaskEncoder:
             )
 
     def _check_vision_tower(self) -> None:
-        config = self.vision_config
-        if config is None:
+        if self.vision_config is None:
             return
+        config = getattr(self.vision_config, "vision_config", self.vision_config)  # the whole model's has the tower's
         tiling = self.build_tiling()
         if tiling.kind == "patches":
+            _check_has(config, "patch_size")
             merge = getattr(config, "spatial_merge_size", None)
             ours, wanted = (tiling.spec.tile_size_px, getattr(tiling, "merge_size", None)), (config.patch_size, merge)
             if ours != wanted:
@@ -183,6 +188,7 @@ class MultiModalTaskEncoder:
             return
         if not any(tower in str(getattr(config, "model_type", "clip")) for tower in ("clip", "siglip")):
             return  # towers that merge embeddings are checked by the model itself
+        _check_has(config, "image_size", "patch_size")
         full = self.vision_feature_select_strategy == "full"
         keeps_class_token = full and "siglip" not in str(getattr(config, "model_type", ""))  # only CLIP has one
         from_tower = embeddings_per_tile(config.image_size, config.patch_size, keeps_class_token=keeps_class_token)
@@ -236,7 +242,7 @@ class MultiModalTaskEncoder:
             tiling=self.build_tiling(),
             limit=LengthLimit(
                 seq_length=min(seq_length, capacity),
-                oversize=self.oversize or "raise",
+                oversize="raise" if self.oversize is None else self.oversize,
                 setting="packed_sequence_size" if by_pack else "seq_length",
             ),
         )
@@ -250,3 +256,12 @@ class MultiModalTaskEncoder:
             pad_token_id=0 if pad is None else int(pad),
             loss_weight=self.loss_weight,
         )
+
+
+def _check_has(config: Any, *names: str) -> None:
+    for name in names:
+        if not isinstance(getattr(config, name, None), int):
+            raise ConfigError(
+                f"vision_config={type(config).__name__} has no whole number {name!r}; give the vision tower's config, "
+                "such as model.config.vision_config, or leave it out"
+            )

@@ -62,6 +62,10 @@ def test_the_published_snippet_runs(energon_dataset: Path, tokenizer: Any) -> No
         ({"micro_batch_size": 2}, r"micro_batch_size=2 .*set micro_batch_size=1 .*packed_sequence_size=1024"),
         ({"packed_sequence_size": None}, r"packed_sequence_size=None.*e\.g\. packed_sequence_size=8192"),
         ({"packed_sequence_size": -1}, r"packed_sequence_size=-1"),
+        ({"max_tiles_per_pack": 0}, r"max_tiles_per_pack=0; it must be at least 1"),
+        ({"num_val_workers": -1}, r"num_val_workers=-1"),
+        ({"bad_share_window": 0}, r"bad_share_window=0"),
+        ({"oversize": ""}, r"oversize='' is unknown"),
         (
             {"packed_sequence_size": 300, "oversize": None},
             r"packed_sequence_size=300 .*below seq_length=512.*oversize=",
@@ -111,6 +115,37 @@ def test_embeddings_must_be_what_the_vision_tower_gives(tokenizer: Any) -> None:
             num_image_embeddings_per_tile=4,
             vision_config=tower,
         )
+
+
+def test_the_vision_tower_may_be_given_within_its_model_and_must_say_its_sizes(tokenizer: Any) -> None:
+    tower = SimpleNamespace(image_size=28, patch_size=7, model_type="clip_vision_model")
+    pieces: dict[str, Any] = {"image_processor": tile_spec(), "packed_sequence_size": 512}
+    pieces |= {"tokenizer": tokenizer, "num_image_embeddings_per_tile": 4}
+    for given, words in (
+        (SimpleNamespace(vision_config=tower, model_type="llava"), "the vision tower gives 16"),
+        (5, "vision_config=int has no whole number 'image_size'"),
+        (SimpleNamespace(image_size=28, model_type="clip"), "no whole number 'patch_size'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            MultiModalTaskEncoder(vision_config=given, **pieces)
+    with pytest.raises(ConfigError, match="vision_feature_select_strategy='patch'; allowed: default, full"):
+        MultiModalTaskEncoder(vision_feature_select_strategy="patch", **pieces)
+
+
+def test_validation_data_that_is_named_is_opened_at_construction(
+    energon_dataset: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"validation_path='.*nothing' does not exist"):
+        data_module(energon_dataset, tokenizer, validation_path=tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="cannot open split 'test'"):
+        data_module(energon_dataset, tokenizer, test_path=energon_dataset)
+
+
+def test_a_size_alone_is_refused_where_nothing_tells_the_rank(energon_dataset: Path, tokenizer: Any) -> None:
+    """All processes would take rank 0, and read the same."""
+    with pytest.raises(ConfigError, match=r"data_parallel_size=2 without data_parallel_rank.*give both, or neither"):
+        data_module(energon_dataset, tokenizer, data_parallel_size=2)
+    assert data_module(energon_dataset, tokenizer, data_parallel_size=1).rank == 0
 
 
 def test_a_path_that_is_no_dataset_is_refused(tokenizer: Any, tmp_path: Path) -> None:
