@@ -15,7 +15,7 @@ from torch import Tensor
 from mmpack.batch.packed import PackedBatch
 from mmpack.batch.padded import PaddedBatch
 from mmpack.batch.pictures import tower_inputs
-from mmpack.errors import ConfigError, nearest
+from mmpack.errors import ConfigError, nearest, whole_number
 from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX
 
 MASKS = ("varlen", "block_diagonal")
@@ -111,6 +111,8 @@ def _map_placeholders(batch: PackedBatch | PaddedBatch, image_token_id: int | No
         if bool(is_image.any()):
             raise ConfigError("the pack holds pictures and the model has no image token; give image_token_id")
         return batch.tokens
+    if whole_number(image_token_id) is None or not 0 <= image_token_id < 2**31:
+        raise ConfigError(f"image_token_id={image_token_id!r}; give the model's, a whole number of at least 0")
     if bool((batch.tokens == image_token_id).any()):
         raise ConfigError(
             f"a text token has the id {image_token_id}, which the model takes for a picture (image_token_id); "

@@ -128,7 +128,10 @@ class PackedModel(nn.Module):
             self.pictures.check_batch(batch)
         if isinstance(batch, PaddedBatch):
             if self.mask == "varlen":
-                raise ConfigError("a padded batch needs a model with mask='block_diagonal'; this one has 'varlen'")
+                raise ConfigError(
+                    "a padded batch needs a model with mask='block_diagonal'; this one has 'varlen': set the model's "
+                    "mask=block_diagonal, or batching=packing"
+                )
             inputs = model_inputs(batch, image_token_id=self.image_token_id, dtype=self.dtype)
         else:
             inputs = model_inputs(batch, image_token_id=self.image_token_id, mask=self.mask, dtype=self.dtype)

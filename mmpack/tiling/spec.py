@@ -55,6 +55,11 @@ class TileSpec:
             object.__setattr__(self, name, _floats3(name, getattr(self, name)))
         if min(self.std) <= 0:
             raise ConfigError(f"std={self.std}; each of the three above 0")
+        if max(map(abs, self.mean + self.std)) > 2:
+            raise ConfigError(
+                f"mean={self.mean}, std={self.std}: they are of colours from 0 to 1, and these look like 0 to 255; "
+                "divide them by 255"
+            )
         object.__setattr__(self, "background", rgb_color("background", self.background))
 
     def resize(

@@ -84,6 +84,7 @@ class _Run:
 
     def run(self) -> TrainResult:
         started = time.perf_counter()
+        self._check_validation()
         self.config.output_dir.mkdir(parents=True, exist_ok=True)
         self._resume()
         self._loggers = MetricLoggers(self.config, active=self.is_first_rank)
@@ -108,6 +109,15 @@ class _Run:
             records_path=self.records_path,
             seconds=time.perf_counter() - started,
         )
+
+    def _check_validation(self) -> None:
+        """Opens the validation data, so that what is wrong with it is said before anything is trained."""
+        if self.config.val_check_interval == 0:
+            return
+        try:
+            self.data.val_dataloader()
+        except ConfigError as error:
+            raise ConfigError(f"{error}; or set val_check_interval=0 to train without validation") from error
 
     def _due(self, interval: int) -> bool:
         return interval > 0 and (self.step % interval == 0 or self.step == self.config.max_steps)

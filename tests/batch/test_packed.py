@@ -167,6 +167,12 @@ def test_a_text_token_that_is_the_image_token_is_refused() -> None:
         to_transformers(batch, image_token_id=taken)
 
 
+@pytest.mark.parametrize("image_token_id", ["a", 1.5, -1, -200, True, 2**40])
+def test_an_image_token_that_no_model_has_is_refused(image_token_id: Any) -> None:
+    with pytest.raises(ConfigError, match=f"image_token_id={image_token_id!r}; give the model's"):
+        to_transformers(tailed(), image_token_id=image_token_id)
+
+
 def test_pictures_without_an_image_token_are_refused() -> None:
     with pytest.raises(ConfigError, match="image_token_id"):
         model_inputs(tailed(), image_token_id=None)

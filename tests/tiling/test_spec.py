@@ -23,6 +23,8 @@ from mmpack.tiling import TileSpec, resize
         ({"mean": (0.1, 0.2)}, "mean="),
         ({"mean": "abc"}, "mean="),
         ({"std": (1.0, 0.0, 1.0)}, "std="),
+        ({"mean": (123.7, 116.3, 103.5)}, "these look like 0 to 255; divide them by 255"),
+        ({"std": (58.4, 57.1, 57.4)}, "these look like 0 to 255"),
         ({"resample": "bicubik"}, "did you mean 'bicubic'"),
         ({"background": (0, 0, 256)}, "background="),
         ({"background": "white"}, "background="),

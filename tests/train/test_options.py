@@ -17,6 +17,7 @@ from mmpack.model.causal import CausalModel, CausalSpec, LoraSpec
 from mmpack.train import TrainConfig, load_checkpoint, newest_checkpoint, train
 from mmpack.train.metrics import metrics_of
 from tests.conftest import data_module
+from tests.datamodules.helpers import lazy
 from tests.llm.texts import write_sets
 
 
@@ -240,6 +241,18 @@ def test_packs_may_be_longer_than_the_model_s_positions(sets: Path, tokenizer: A
 def test_wrong_options_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config(tmp_path, **changes)
+
+
+def test_validation_data_that_is_not_there_is_told_before_anything_is_trained(tokenizer: Any, tmp_path: Path) -> None:
+    record = {"id": "a", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]}
+    file = tmp_path / "only.json"
+    file.write_text(json.dumps([record] * 20))
+    module = lazy(file, tokenizer, tmp_path)
+    settings = {"max_steps": 2, "val_check_interval": 1}
+    with pytest.raises(ConfigError, match=r"no data for 'val'.*or set val_check_interval=0"):
+        train(config(tmp_path / "run", **settings), module, model(tokenizer))
+    assert not (tmp_path / "run").exists()
+    assert train(config(tmp_path / "run", **settings | {"val_check_interval": 0}), module, model(tokenizer)).steps == 2
 
 
 def test_train_and_validation_batches_of_different_kinds(sets: Path, tokenizer: Any, tmp_path: Path) -> None:
