@@ -48,10 +48,13 @@ def register_cooker(function: Callable[..., Any], has_subflavors: Mapping[str, A
     built; of several that match, the one registered first is used.
 
     Raises:
-        ConfigError: `function` cannot be called, or wants energon's cache or random access to the dataset.
+        ConfigError: `function` cannot be called, or wants energon's cache or random access to the dataset;
+            `has_subflavors` is no mapping.
     """
     if not callable(function):
         raise ConfigError(f"function={function!r} cannot be called; pass a function (parts) -> record")
+    if has_subflavors is not None and not isinstance(has_subflavors, Mapping):
+        raise ConfigError(f"has_subflavors={has_subflavors!r}; give a mapping of names to values, or None for all")
     if get_cooker_need_cache(function) or get_cooker_need_primary(function):
         raise ConfigError(
             f"cooker {getattr(function, '__name__', function)!r} needs energon's cache or the primary dataset, which "

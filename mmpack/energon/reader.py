@@ -127,7 +127,9 @@ class Source:
             dataset = self._open(worker)
         except Exception as error:
             what = f"split {config.split!r} of {str(config.path)!r}"
-            raise ConfigError(f"cannot open {what}: {_one_line(error)}") from error
+            is_meta = Path(config.path).suffix in ("", ".yaml", ".yml")
+            hint = "" if is_meta else "; a file of records becomes a dataset with `mmpack convert`"
+            raise ConfigError(f"cannot open {what}: {_one_line(error)}{hint}") from error
         self.num_samples = len(dataset)  # of this stream
         self._lost_in_row = 0
         self.damaged_shards = guard(  # (path, what is wrong); looked at if this is the only stream

@@ -153,6 +153,9 @@ def test_a_path_that_is_no_dataset_is_refused(tokenizer: Any, tmp_path: Path) ->
         data_module(tmp_path / "nothing", tokenizer)
     with pytest.raises(ConfigError, match=r"has no \.nv-meta folder"):
         data_module(tmp_path, tokenizer)
+    (tmp_path / "records.json").write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"cannot open .*records\.json.*a file of records becomes .*`mmpack convert`"):
+        data_module(tmp_path / "records.json", tokenizer)
 
 
 def test_oversize_by_dataset_names_the_datasets_of_every_path(

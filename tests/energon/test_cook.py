@@ -189,6 +189,8 @@ def test_a_cooker_that_cannot_work_is_refused() -> None:
         register_cooker(wants_cache)
     with pytest.raises(ConfigError, match="cannot be called"):
         register_cooker("cook")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="has_subflavors='a'; give a mapping"):
+        register_cooker(lambda parts: parts, has_subflavors="a")  # type: ignore[arg-type]
     register_cooker(lambda parts: 3)
     assert reason_of(raw(txt=b"a")) is Reason.WRONG_TYPE
     cook.COOKERS.clear()
