@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import itertools
 import json
-import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from mmpack.datamodules.text_form import TextForm
 from mmpack.errors import ConfigError, Reason, SampleError
+from mmpack.indexed.open_file import OpenFile
 from mmpack.indexed.record_index import index_records
 from mmpack.offline.config import resolve_format
 from mmpack.offline.conversations import ConversationEncoder
@@ -82,7 +82,7 @@ class TextFile:
             return
         self._index = index_records(path)
         self._size = len(self._index)
-        self._file = path.open("rb")  # read with pread only, so that forked workers can share it
+        self._file = OpenFile(path)
 
     def __len__(self) -> int:
         return self._size
@@ -111,7 +111,7 @@ class TextFile:
             content = self._lines[index]
         else:
             start, size = self._index.span(index)
-            content = os.pread(self._file.fileno(), size, start)
+            content = self._file.read(start, size)
         try:
             return json.loads(content.strip(b" \t\r\n").decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:

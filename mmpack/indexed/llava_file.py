@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
 from mmpack.errors import ConfigError, Reason, SampleError, nearest
+from mmpack.indexed.open_file import OpenFile
 from mmpack.indexed.pictures import PictureStore
 from mmpack.indexed.record_index import index_records
 from mmpack.sample import IMAGE_MARK, Conversation, Picture
@@ -51,7 +51,7 @@ class LlavaFile:
         self.record_format, self.missing_image = record_format, missing_image
         self._parse = _parser(record_format)
         self._index = index_records(path)
-        self._file = path.open("rb")  # read with pread only, so that forked workers can share it
+        self._file = OpenFile(path)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -85,7 +85,7 @@ class LlavaFile:
 
     def _record(self, index: int) -> object:
         start, size = self._index.span(index)
-        content = os.pread(self._file.fileno(), size, start).strip(b" \t\r\n")
+        content = self._file.read(start, size).strip(b" \t\r\n")
         try:
             return json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as error:
@@ -101,7 +101,7 @@ class LlavaFile:
         digest = hashlib.sha256(self._index.starts.tobytes())
         size = int(self._index.starts[-1])
         for start in (0, max(0, size - _EDGE_BYTES)):
-            digest.update(os.pread(self._file.fileno(), _EDGE_BYTES, start))
+            digest.update(self._file.read(start, _EDGE_BYTES))
         return (
             f"{self.record_format} {len(self)} records {digest.hexdigest()[:16]}, pictures: {self.pictures.describe()}"
         )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, Reason, SampleError
+from mmpack.indexed.open_file import OpenFile
 from mmpack.sources.inline import path_of
 
 _BLOCK_BYTES = 512  # of a tar file: every member's content begins at a multiple of it
@@ -97,7 +98,7 @@ class TarPictures:
         self._hashes: NDArray[np.uint64] = np.frombuffer(hashes, dtype=np.uint64)[order]
         self._blocks = np.frombuffer(blocks, dtype=np.uint32)[order]
         self._sizes = np.frombuffer(sizes, dtype=np.uint64)[order]
-        self._file = path.open("rb")  # read with pread only, so that forked workers can share it
+        self._file = OpenFile(path)
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -109,7 +110,7 @@ class TarPictures:
         if place < 0 or self._hashes[place] != wanted:
             raise SampleError(Reason.IMAGE_MISSING, f"{name!r} is not in {self.path.name}")
         size, start = int(self._sizes[place]), int(self._blocks[place]) * _BLOCK_BYTES
-        data = os.pread(self._file.fileno(), size, start)
+        data = self._file.read(start, size)
         if len(data) < size:
             raise SampleError(Reason.IMAGE_MISSING, f"{name!r}: {self.path.name} ends within it")
         return data
