@@ -16,7 +16,10 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpack.errors import ConfigError, check_whole
+from mmpack.errors import ConfigError, check_whole, nearest
+
+# Tokens that a rank's part of a row must be a multiple of, by recipe; Transformer Engine's and Megatron's names
+FP8_MULTIPLES = {"blockwise": 128, "mxfp8": 32, "delayed": 16, "tensorwise": 16, "custom": 16}
 
 
 def round_up(n: int, multiple: int) -> int:
@@ -58,6 +61,7 @@ class Layout:
         tensor_parallel: int = 1,
         sequence_parallel: bool = False,
         fp8_multiple: int = 1,
+        fp8_recipe: str | None = None,
         fixed_total: int | None = None,
     ) -> Layout:
         """What a parallel layout needs, and no more.
@@ -68,16 +72,25 @@ class Layout:
         Args:
             context_parallel, tensor_parallel: sizes.
             sequence_parallel: whether activations are cut along the row over the tensor-parallel ranks.
-            fp8_multiple: 16 for FP8, 32 for MXFP8, 128 for blockwise scaling, 1 without.
+            fp8_multiple: of a rank's part of the row; 1 without.
+            fp8_recipe: a name in `FP8_MULTIPLES` in its place: 128 for ``blockwise``, 32 for ``mxfp8``, else 16.
             fixed_total: length of every row (pipeline parallelism).
 
         Raises:
-            ConfigError: a size below 1, or a fixed total that does not divide.
+            ConfigError: a size below 1, an unknown recipe, or a fixed total that does not divide.
 
         >>> layout = Layout.for_parallelism(context_parallel=2, tensor_parallel=4, sequence_parallel=True)
         >>> layout.sequence_multiple, layout.total_multiple
         (4, 8)
+        >>> Layout.for_parallelism(context_parallel=2, fp8_recipe="mxfp8").total_multiple
+        64
         """
+        if fp8_recipe is not None:
+            if fp8_recipe not in FP8_MULTIPLES:
+                raise ConfigError(f"fp8_recipe={fp8_recipe!r}; {nearest(str(fp8_recipe), FP8_MULTIPLES)}")
+            if fp8_multiple != 1:
+                raise ConfigError(f"fp8_multiple={fp8_multiple} beside fp8_recipe={fp8_recipe!r}; give one of them")
+            fp8_multiple = FP8_MULTIPLES[fp8_recipe]
         sizes = {
             "context_parallel": context_parallel,
             "tensor_parallel": tensor_parallel,

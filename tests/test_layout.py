@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mmpack.bench.distributions import DISTRIBUTIONS
 from mmpack.errors import ConfigError
-from mmpack.layout import Layout, mrope_positions, round_up
+from mmpack.layout import FP8_MULTIPLES, Layout, mrope_positions, round_up, zigzag_indices
 
 
 def test_offsets_with_a_multiple_of_4_and_a_fixed_row() -> None:
@@ -54,6 +54,10 @@ def test_both_multiples_end_in_a_segment_of_its_own() -> None:
         ({"fp8_multiple": 16}, 12),
         ({"fp8_multiple": 32}, 28),
         ({"context_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True, "fp8_multiple": 16}, 28),
+        ({"fp8_recipe": "delayed"}, 12),
+        ({"fp8_recipe": "mxfp8"}, 28),
+        ({"fp8_recipe": "blockwise"}, 28),
+        ({"context_parallel": 2, "fp8_recipe": "blockwise"}, 156),
     ],
 )
 def test_padding_of_one_sequence(sizes: dict[str, Any], padding: int) -> None:
@@ -105,6 +109,25 @@ def test_a_row_that_is_too_full_is_refused() -> None:
 def test_segments_that_their_rooms_do_not_hold_are_refused(num_tokens: list[Any], rooms: list[int]) -> None:
     with pytest.raises(ConfigError, match="give each a room that holds it"):
         Layout().offsets(num_tokens, rooms)
+
+
+@pytest.mark.parametrize("recipe", FP8_MULTIPLES)
+@pytest.mark.parametrize(("context_parallel", "tensor_parallel"), [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_every_rank_holds_a_multiple_for_fp8(recipe: str, context_parallel: int, tensor_parallel: int) -> None:
+    layout = Layout.for_parallelism(
+        context_parallel=context_parallel, tensor_parallel=tensor_parallel, sequence_parallel=True, fp8_recipe=recipe
+    )
+    lengths = [5, 8, 1, 300, 129]
+    offsets = layout.offsets(lengths, [layout.room(n) for n in lengths])
+    for held in zigzag_indices(offsets.cu_seqlens_padded, context_parallel):  # also refuses what it would cut
+        assert len(held) % (tensor_parallel * FP8_MULTIPLES[recipe]) == 0
+
+
+def test_recipes_that_are_not_there_are_named() -> None:
+    with pytest.raises(ConfigError, match="fp8_recipe='blockwis'; did you mean 'blockwise'"):
+        Layout.for_parallelism(fp8_recipe="blockwis")
+    with pytest.raises(ConfigError, match="fp8_multiple=16 beside fp8_recipe='mxfp8'; give one"):
+        Layout.for_parallelism(fp8_recipe="mxfp8", fp8_multiple=16)
 
 
 def test_sizes_of_the_wrong_kind_are_named() -> None:

@@ -1,18 +1,21 @@
 """NeMo-RL's keys under ``policy``, accepted as they are: what they say of batching becomes settings of ``data``.
 
 ``policy.sequence_packing`` and ``policy.dynamic_batching`` exclude each other. A key that both documents and loaders
-know is obeyed; `logprob_mb_tokens` is the budget of an inference pass, which a training run does not have: it is
-checked and handed on (`Config.policy`), no more.
+know is obeyed; of ``policy.megatron_cfg`` these are the parallel sizes and ``fp8_cfg``, which decide the multiples that
+rows and sequences are padded to. `logprob_mb_tokens` is the budget of an inference pass, which a training run does not
+have: it is checked and handed on (`Config.policy`), no more.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from mmpack.dynamic.batches import check_order
 from mmpack.errors import ConfigError
+from mmpack.layout import FP8_MULTIPLES, Layout
 from mmpack.packing import ALGORITHMS
 
 Count = Annotated[int, Field(ge=1)]
@@ -44,11 +47,42 @@ class DynamicBatchingKeys(_Part):
     sequence_length_round: Count = 64
 
 
+class Fp8Keys(_Part):
+    """``policy.megatron_cfg.fp8_cfg``; `fp8` and `fp8_param` concern the model alone."""
+
+    enabled: bool = False
+    fp8: str | None = None
+    fp8_recipe: str = "tensorwise"
+    fp8_param: bool | None = None
+
+
+class MegatronKeys(_Part):
+    """``policy.megatron_cfg``: what decides how long rows and sequences must be."""
+
+    enabled: bool = True
+    tensor_model_parallel_size: Count = 1
+    pipeline_model_parallel_size: Count = 1
+    context_parallel_size: Count = 1
+    sequence_parallel: bool = False
+    fp8_cfg: Fp8Keys = Fp8Keys()
+
+    def layout(self) -> Layout:
+        """The multiples that the parallel sizes need. Raises ConfigError for an unknown recipe."""
+        Layout.for_parallelism(fp8_recipe=self.fp8_cfg.fp8_recipe)  # a wrong name is wrong also where FP8 is off
+        return Layout.for_parallelism(
+            context_parallel=self.context_parallel_size,
+            tensor_parallel=self.tensor_model_parallel_size,
+            sequence_parallel=self.sequence_parallel,
+            fp8_multiple=FP8_MULTIPLES[self.fp8_cfg.fp8_recipe] if self.fp8_cfg.enabled else 1,
+        )
+
+
 class PolicySection(_Part):
     """``policy``: only what concerns batches."""
 
     sequence_packing: SequencePacking = SequencePacking()
     dynamic_batching: DynamicBatchingKeys = DynamicBatchingKeys()
+    megatron_cfg: MegatronKeys = MegatronKeys()
     max_tokens_per_microbatch: Count | None = None
     sequence_length_pad_multiple: Count | None = None
     make_sequence_length_divisible_by: Count | None = None
@@ -77,12 +111,12 @@ class PolicySection(_Part):
             settings["seq_length"] = self.max_total_sequence_length
         if self.train_global_batch_size is not None:
             settings["global_batch_size"] = self.train_global_batch_size
-        multiple = self.sequence_length_pad_multiple or self.make_sequence_length_divisible_by
+        multiple = math.lcm(self.sequence_length_pad_multiple or 1, self.make_sequence_length_divisible_by or 1)
+        needed = self.megatron_cfg.layout() if self.megatron_cfg.enabled else Layout()
         layout = dict(given.get("layout") or {})
         if packing.enabled:
             settings |= self._packing(packing)
-            multiple = max(multiple or 1, packing.sequence_length_round)
-            settings["layout"] = {"sequence_multiple": multiple} | layout
+            settings["layout"] = self._layout(needed, math.lcm(multiple, packing.sequence_length_round)) | layout
         elif dynamic.enabled:
             if layout.get("fixed_total"):
                 raise ConfigError(
@@ -90,10 +124,31 @@ class PolicySection(_Part):
                     "differ in length; use policy.sequence_packing"
                 )
             settings |= self._dynamic(dynamic)
+            settings["sequence_length_round"] = self._width_multiple(needed, multiple, dynamic.sequence_length_round)
         elif self.train_micro_batch_size is not None:
-            settings |= {"batching": "padding", "packed_sequence": False, "sequence_length_round": multiple or 1}
+            settings |= {"batching": "padding", "packed_sequence": False}
+            settings["sequence_length_round"] = self._width_multiple(needed, multiple)
             settings["micro_batch_size"] = self.train_micro_batch_size
         return {name: value for name, value in settings.items() if name == "layout" or name not in given}
+
+    def _layout(self, needed: Layout, multiple: int) -> dict[str, Any]:
+        """Of a packed row: every sequence a multiple of `multiple` too, one length where there is a pipeline."""
+        chosen: dict[str, Any] = {"sequence_multiple": math.lcm(needed.sequence_multiple, multiple)}
+        if needed.total_multiple > 1:
+            chosen["total_multiple"] = needed.total_multiple
+        if self.megatron_cfg.enabled and self.megatron_cfg.pipeline_model_parallel_size > 1:
+            chosen["fixed_total"] = self._budget("sequence_packing", self.sequence_packing.train_mb_tokens)
+        return chosen
+
+    def _width_multiple(self, needed: Layout, *multiples: int) -> int:
+        """Of padded rows, which are never longer than a sample may be."""
+        longest = self.max_total_sequence_length
+        if longest is not None and longest % needed.total_multiple:
+            raise ConfigError(
+                f"policy.max_total_sequence_length={longest} is no multiple of {needed.total_multiple}, which "
+                "policy.megatron_cfg needs; rows of that length could not be cut"
+            )
+        return math.lcm(needed.total_multiple, *multiples)
 
     def _packing(self, packing: SequencePacking) -> dict[str, Any]:
         return {

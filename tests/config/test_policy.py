@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from mmpack.batch import PackedBatch, PaddedBatch
+from mmpack.batch.context_parallel import context_parallel_slice
 from mmpack.config import read_config
 from mmpack.errors import ConfigError
 
@@ -78,6 +79,38 @@ def test_dynamic_batching(write: Any) -> None:
     assert batch.tokens.shape[1] % 64 == 0
 
 
+MEGATRON = {
+    "tensor_model_parallel_size": 2,
+    "context_parallel_size": 2,
+    "sequence_parallel": True,
+    "fp8_cfg": {"enabled": True, "fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param": False},
+}
+
+
+def test_parallel_sizes_and_fp8_decide_the_multiples(write: Any) -> None:
+    policy = PACKING | {"megatron_cfg": MEGATRON, "make_sequence_length_divisible_by": 12}
+    module: Any = read_config(write(policy)).data_module()
+    layout = module.task_encoder.layout
+    assert (layout.sequence_multiple, layout.total_multiple, layout.fixed_total) == (24, 128, None)
+    batch = next(iter(module.train_dataloader())).check()
+    assert all(length % 24 == 0 for length in batch.cu_seqlens_padded.diff().tolist()[: len(batch.sample_keys)])
+    assert batch.num_tokens % 128 == 0
+    for rank in range(2):
+        assert context_parallel_slice(batch, rank=rank, size=2).tokens.shape[1] % (2 * 32) == 0
+    pipeline = MEGATRON | {"pipeline_model_parallel_size": 2}
+    module = read_config(write(PACKING | {"megatron_cfg": pipeline})).data_module()
+    assert {batch.num_tokens for batch, _ in zip(module.train_dataloader(), range(3), strict=False)} == {1024}
+    module = read_config(write(PACKING | {"megatron_cfg": pipeline | {"enabled": False}})).data_module()
+    assert module.task_encoder.layout.sequence_multiple == 8
+    assert module.task_encoder.layout.total_multiple == 1
+
+
+def test_padded_rows_suit_fp8_too(write: Any) -> None:
+    policy = DYNAMIC | {"megatron_cfg": MEGATRON, "max_total_sequence_length": 512}
+    batch = next(iter(read_config(write(policy)).data_module().train_dataloader())).check()
+    assert batch.tokens.shape[1] % 128 == 0
+
+
 def test_neither_is_padding(write: Any) -> None:
     policy = {"train_micro_batch_size": 4, "make_sequence_length_divisible_by": 16}
     batch = next(iter(read_config(write(policy)).data_module().train_dataloader())).check()
@@ -124,6 +157,13 @@ def test_no_number_of_a_policy_is_below_1(write: Any, value: int) -> None:
         ({"sequence_packing": {"algorithm": "exact_fil"}}, {}, "did you mean 'exact_fill'"),
         ({"dynamic_batching": {"microbatch_order": "x"}}, {}, "microbatch_order"),
         (DYNAMIC, {"layout": {"fixed_total": 512}}, "pipeline parallelism"),
+        (DYNAMIC | {"megatron_cfg": MEGATRON, "max_total_sequence_length": 500}, {}, "500 is no multiple of 128"),
+        (
+            PACKING | {"megatron_cfg": {"fp8_cfg": {"fp8_recipe": "mxpf8"}}},
+            {},
+            "fp8_recipe='mxpf8'; did you mean 'mxfp8'",
+        ),
+        (PACKING | {"megatron_cfg": {"tensor_parallel": 2}}, {}, "policy.megatron_cfg.*tensor_parallel"),
     ],
 )
 def test_a_wrong_policy_is_named(write: Any, policy: Any, data: Any, message: str) -> None:
