@@ -39,11 +39,17 @@ class Layout:
         sequence_multiple: every sample's room is a multiple of this (2 x context-parallel size; 1 without).
         total_multiple: the row's length is a multiple of this (sequence parallelism, FP8); the rest is a tail.
         fixed_total: the row always has this length (pipeline parallelism, static shapes); the rest is a tail.
+        cu_seqlens_size: offsets always number this many, as CUDA graphs need it: behind the last segment the row's
+            end is repeated (segments of no length), and the longest segment is given as `fixed_total`.
+
+    Raises:
+        ConfigError: a number below 1, a fixed total that does not divide, or `cu_seqlens_size` without `fixed_total`.
     """
 
     sequence_multiple: int = 1
     total_multiple: int = 1
     fixed_total: int | None = None
+    cu_seqlens_size: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("sequence_multiple", "total_multiple"):
@@ -52,6 +58,13 @@ class Layout:
             check_whole("fixed_total", self.fixed_total)
             if self.fixed_total % self.total_multiple:
                 raise ConfigError(f"fixed_total={self.fixed_total} is not a multiple of {self.total_multiple}")
+        if self.cu_seqlens_size is not None:
+            check_whole("cu_seqlens_size", self.cu_seqlens_size, 3)
+            if self.fixed_total is None:
+                raise ConfigError(
+                    f"cu_seqlens_size={self.cu_seqlens_size} without fixed_total: offsets of one number are of use "
+                    "only where rows have one length; set fixed_total, e.g. to packed_sequence_size"
+                )
 
     @classmethod
     def for_parallelism(
@@ -108,6 +121,15 @@ class Layout:
             fixed_total=fixed_total,
         )
 
+    @property
+    def max_samples(self) -> int | None:
+        """Samples that a pack may hold so that `cu_seqlens_size` suffices: a first offset and the tail's beside theirs.
+
+        >>> Layout(fixed_total=8, cu_seqlens_size=6).max_samples
+        4
+        """
+        return None if self.cu_seqlens_size is None else self.cu_seqlens_size - 2
+
     def room(self, num_tokens: int) -> int:
         """Positions that a sample of `num_tokens` takes in a row: the length that planning counts with."""
         return round_up(num_tokens, self.sequence_multiple)
@@ -137,10 +159,21 @@ class Layout:
         if total > filled:
             used.append(0)
             room.append(total - filled)
+        longest = max(room, default=0)
+        if self.cu_seqlens_size is not None:
+            missing = self.cu_seqlens_size - 1 - len(room)
+            if missing < 0:
+                raise ConfigError(
+                    f"a pack of {len(rooms)} samples does not fit cu_seqlens_size={self.cu_seqlens_size}, which holds "
+                    f"{self.max_samples} and a tail; raise it, or lower max_samples_per_pack"
+                )
+            used += [0] * missing
+            room += [0] * missing
+            longest = total
         return Offsets(
             cu_seqlens=tuple(accumulate(used, initial=0)),
             cu_seqlens_padded=tuple(accumulate(room, initial=0)),
-            max_seqlen=max(room, default=0),
+            max_seqlen=longest,
         )
 
 
@@ -150,7 +183,7 @@ class Offsets:
 
     cu_seqlens: tuple[int, ...]  # of the real tokens, if they stood without padding
     cu_seqlens_padded: tuple[int, ...]  # in the row
-    max_seqlen: int  # longest segment, padding included
+    max_seqlen: int  # longest segment, padding included; the row's length where the offsets are of constant number
 
     @property
     def total(self) -> int:

@@ -93,11 +93,30 @@ def test_padding_of_sequences_to_their_own_multiple_costs_little(context_paralle
         ({"total_multiple": -1}, "total_multiple=-1"),
         ({"fixed_total": 0}, "fixed_total=0"),
         ({"fixed_total": 10, "total_multiple": 4}, "not a multiple of 4"),
+        ({"cu_seqlens_size": 8}, "cu_seqlens_size=8 without fixed_total"),
+        ({"cu_seqlens_size": 2, "fixed_total": 8}, "cu_seqlens_size=2; give a whole number of at least 3"),
     ],
 )
 def test_impossible_layouts_are_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Layout(**options)
+
+
+def test_offsets_of_constant_number() -> None:
+    layout = Layout(sequence_multiple=4, fixed_total=32, cu_seqlens_size=6)
+    assert layout.max_samples == 4
+    for lengths in ([5, 8, 1, 3], [32], [1], []):
+        offsets = layout.offsets(lengths, [layout.room(n) for n in lengths])
+        plain = Layout(sequence_multiple=4, fixed_total=32).offsets(lengths, [layout.room(n) for n in lengths])
+        assert len(offsets.cu_seqlens) == len(offsets.cu_seqlens_padded) == 6
+        assert offsets.max_seqlen == offsets.total == 32
+        missing = 6 - len(plain.cu_seqlens)
+        assert offsets.cu_seqlens == plain.cu_seqlens + plain.cu_seqlens[-1:] * missing
+        assert offsets.cu_seqlens_padded == plain.cu_seqlens_padded + (32,) * missing
+        assert offsets.position_ids().tolist() == plain.position_ids().tolist()
+        assert offsets.padding_mask().tolist() == plain.padding_mask().tolist()
+    with pytest.raises(ConfigError, match="a pack of 5 samples does not fit cu_seqlens_size=6, which holds 4"):
+        layout.offsets([1] * 5, [4] * 5)
 
 
 def test_a_row_that_is_too_full_is_refused() -> None:

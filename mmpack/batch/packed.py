@@ -25,6 +25,7 @@ class PackedBatch:
     Offsets are int32 and stay on the CPU until `to` moves them. A segment is either one sample, in the
     order of `sample_keys`, or padding: no real token, so its two offsets in `cu_seqlens` are equal. Padding
     segments are the tail of a row of fixed length and the place of a sample that was lost after planning.
+    With ``layout.cu_seqlens_size`` segments of no length follow, so that S is the same for every pack.
     """
 
     tokens: Tensor  # (1, T) int64, IMAGE_TOKEN_INDEX at every image embedding
@@ -33,7 +34,7 @@ class PackedBatch:
     position_ids: Tensor  # (1, T) int64, restarting at 0 in every segment; (4, 1, T) for M-RoPE: these, then t, h, w
     cu_seqlens: Tensor  # (S + 1,) int32, offsets of the segments' real tokens if they stood without padding
     cu_seqlens_padded: Tensor  # (S + 1,) int32, offsets in the row; the last one is T
-    max_seqlen: int  # longest padded segment
+    max_seqlen: int  # longest padded segment; T where S is the same for every pack
     padding_mask: Tensor  # (1, T) bool, True where a position holds no real token
     pixels: Tensor  # (N, 3, H, W) uint8: tiles, or the patches of `pixel_kind` "patches"
     pixel_norm: PixelNorm
@@ -94,17 +95,19 @@ class PackedBatch:
         assert padded[-1] == self.num_tokens, f"cu_seqlens_padded ends at {padded[-1]}, the row has {self.num_tokens}"
         room = [b - a for a, b in itertools.pairwise(padded)]
         used = [b - a for a, b in itertools.pairwise(cu)]
-        assert all(r > 0 for r in room), "empty segment"
+        num_segments = sum(r > 0 for r in room)
+        assert all(r > 0 for r in room[:num_segments]), "empty segment before the last"
         assert all(0 <= u <= r for u, r in zip(used, room, strict=True)), "a segment holds more tokens than its room"
         num_filled = sum(u > 0 for u in used)
         num_samples = len(self.sample_keys)
         assert num_filled == num_samples, f"{num_filled} segments hold tokens, {num_samples} samples"
-        for start, real, end in zip(padded, used, padded[1:], strict=False):
+        for start, real, end in zip(padded[:num_segments], used, padded[1:], strict=False):
             pad = self.padding_mask[0, start:end].cpu()
             assert int(pad.sum()) == len(pad) - real == int(pad[real:].sum()), (
                 "padding_mask does not follow the offsets"
             )
-        assert self.max_seqlen == max(room), f"max_seqlen is {self.max_seqlen}, longest segment {max(room)}"
+        allowed = (max(room), self.num_tokens)
+        assert self.max_seqlen in allowed, f"max_seqlen is {self.max_seqlen}, longest segment {max(room)}"
         expected = torch.cat([torch.arange(r) for r in room]).unsqueeze(0)
         assert torch.equal(self.text_position_ids.cpu(), expected), "position_ids must restart at 0 in every segment"
 

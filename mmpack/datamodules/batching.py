@@ -82,9 +82,19 @@ class Batching:
             )
         if kind == "packing":
             self._check_packing(task_encoder)
-        else:
-            self._check_padded(kind, task_encoder)
+            return replace(self, kind=kind, max_samples_per_pack=self._most_samples(task_encoder))
+        self._check_padded(kind, task_encoder)
         return replace(self, kind=kind)
+
+    def _most_samples(self, task_encoder: MultiModalTaskEncoder) -> int | None:
+        """Of a pack: what is asked for, and no more than there are offsets for."""
+        asked, most = self.max_samples_per_pack, task_encoder.layout.max_samples
+        if asked is not None and most is not None and asked > most:
+            raise ConfigError(
+                f"max_samples_per_pack={asked} with layout.cu_seqlens_size={task_encoder.layout.cu_seqlens_size}, "
+                f"which holds {most} and a tail; set layout.cu_seqlens_size={asked + 2}"
+            )
+        return most if asked is None else asked
 
     def _check_packing(self, task_encoder: MultiModalTaskEncoder) -> None:
         if not task_encoder.packed_sequence:

@@ -118,8 +118,13 @@ class FinetuneConfig:
             check_micro_batch_size(self.micro_batch_size, self.packed_sequence_size, count)
         if self.specs.pad_cu_seqlens:
             raise ConfigError(
-                "pad_cu_seqlens=True: a PackedBatch has as many offsets as segments; for rows with padded offsets use "
-                "mmpack.offline.nemo_collate"
+                "pad_cu_seqlens=True: a PackedBatch has as many offsets as segments, or a number that you choose: set "
+                "layout.cu_seqlens_size and layout.fixed_total; for NeMo's own rows use mmpack.offline.nemo_collate"
+            )
+        if self.layout.cu_seqlens_size is not None and "global_packing" in (self.batching, self.validation_batching):
+            raise ConfigError(
+                f"layout.cu_seqlens_size={self.layout.cu_seqlens_size} with batching='global_packing', which knows no "
+                "limit of samples; use batching='packing'"
             )
         if self.streaming and self.chosen_batching == "global_packing":
             raise ConfigError(

@@ -40,6 +40,8 @@ def prepare_split(config: FinetuneConfig, split: str, path: Path, tokenizer: Any
         "sequence_multiple": config.layout.sequence_multiple,
         "workers": config.memmap_workers,
     }
+    if config.batching_of(split) in PACKED and config.layout.max_samples is not None:
+        options["max_samples"] = config.layout.max_samples
     decided = {**{k: v for k, v in options.items() if k != "workers"}, "form": config.form.to_plain()}
     decides = hashlib.sha256(json.dumps(decided, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     name = config.specs.tokenizer_model_name or ""

@@ -65,6 +65,12 @@ class Rows:
                     )
         if self.packed:
             self._check_row()
+        most = self.layout.max_samples
+        if self.packed and self.packing_buffer_size is None and most is not None and self.micro_batch_size > most:
+            raise ConfigError(
+                f"micro_batch_size={self.micro_batch_size} with layout.cu_seqlens_size={self.layout.cu_seqlens_size}, "
+                f"which holds {most} and a tail; set layout.cu_seqlens_size={self.micro_batch_size + 2}"
+            )
 
     def _check_row(self) -> None:
         size, fixed, capacity = self.row_size, self.decoder_seq_length, self.capacity
@@ -122,6 +128,7 @@ class Rows:
         return StreamConfig(
             capacity=self.capacity,
             packing_buffer_size=self.packing_buffer_size,
+            max_samples=self.layout.max_samples,
             align_window=self.align_window if training else 1,
             seed=seed,
         )

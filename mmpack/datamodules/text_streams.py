@@ -94,6 +94,7 @@ def _stream_config(config: FinetuneConfig, batching: str) -> StreamConfig:
         return StreamConfig(
             capacity=config.layout.capacity(config.packed_sequence_size),
             packing_buffer_size=config.packing_buffer_size,
+            max_samples=config.layout.max_samples,
             seed=config.seed,
         )
     if batching == "padding":

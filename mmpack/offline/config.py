@@ -35,6 +35,7 @@ class PackConfig:
         algorithm: a name in `mmpack.packing.ALGORITHMS`.
         seed: of an algorithm that shuffles.
         sequence_multiple: plan with every sequence's room a multiple of this (2 x context-parallel size).
+        max_samples: sequences that a pack holds at most; None for no such limit.
         form: how a prompt-response record is put together.
         chat_tokens: the marks of NeMo's chats.
         template, system, stop_string: a name for `mmpack.templates.make_template` for all other formats, and its
@@ -58,6 +59,7 @@ class PackConfig:
     algorithm: str = "exact_fill"
     seed: int = 0
     sequence_multiple: int = 1
+    max_samples: int | None = None
     form: PromptResponse = field(default_factory=PromptResponse)
     chat_tokens: ChatTokens = field(default_factory=ChatTokens)
     template: str | None = None
@@ -75,6 +77,8 @@ class PackConfig:
         for name in ("workers", "sequence_multiple", "max_tokens_per_shard"):
             check_whole(name, getattr(self, name))
         check_whole("seed", self.seed, least=0)
+        if self.max_samples is not None:
+            check_whole("max_samples", self.max_samples)
         for name in ("input_path", "output_path"):
             if not isinstance(getattr(self, name), Path):
                 raise ConfigError(f"{name}={getattr(self, name)!r}; give a pathlib.Path")
@@ -127,6 +131,8 @@ class PackConfig:
         settings = asdict(self)
         for name in ("input_path", "output_path", "workers", "overwrite", "on_error"):
             del settings[name]
+        if self.max_samples is None:
+            del settings["max_samples"]  # stores that were made before there was a limit stay as they are
         settings |= {"record_format": record_format, "seq_length": self.longest}
         whole = json.dumps([FORMAT, settings, template, input_hash, tokenizer_hash], sort_keys=True)
         return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()

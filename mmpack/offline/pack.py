@@ -90,7 +90,9 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
             raise ConfigError(f"{config.input_path}: none of {counts.num_records} records can be used ({skipped})")
         layout = Layout(sequence_multiple=config.sequence_multiple)
         rooms = [layout.room(int(length)) for length in pool.lengths_n]
-        packs = pack_lengths(rooms, config.capacity, algorithm=config.algorithm, seed=config.seed)
+        packs = pack_lengths(
+            rooms, config.capacity, algorithm=config.algorithm, seed=config.seed, max_samples=config.max_samples
+        )
         report = PackReport(
             path=config.output_path,
             key=key,

@@ -85,6 +85,8 @@ def pack_facts(batch: PackedBatch, tokenizer: Any, *, packed_sequence_size: int 
     keys, images = iter(zip(batch.sample_keys, batch.sources, strict=True)), iter(_tiles_by_sample(batch))
     segments = []
     for real, (start, end) in zip(used, bounds, strict=True):
+        if start == end:
+            continue  # only there to make offsets of constant number
         key, source = next(keys) if real else (None, "")
         segment = SegmentFacts(
             key=key,

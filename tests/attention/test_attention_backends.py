@@ -87,6 +87,23 @@ def test_other_number_of_keys_than_of_queries(name: str, pairs: list[tuple[int, 
     torch.testing.assert_close(out, by_hand(*qkv, lengths_q, lengths_k, causal, 0.5), rtol=1e-12, atol=1e-12)
 
 
+def run_with_repeated_end(
+    backend: Backend, qkv: list[Tensor], sizes: list[int], more: int, causal: bool, scale: float
+) -> Tensor:
+    """With offsets of constant number, as CUDA graphs need: segments of no length, and a bound for the longest."""
+    cu = offsets(sizes + [0] * more).to(qkv[0].device)
+    return backend.attend(*qkv, cu, cu, sum(sizes), sum(sizes), causal=causal, scale=scale)
+
+
+@pytest.mark.parametrize("name", CPU_BACKENDS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_repeated_end_changes_nothing(name: str, causal: bool) -> None:
+    sizes = [5, 3, 7]
+    qkv = inputs(sizes, sizes, 4, 2, 8)
+    few = run(BACKENDS.get(name), qkv, sizes, sizes, causal, 0.3)
+    assert torch.equal(run_with_repeated_end(BACKENDS.get(name), qkv, sizes, 9, causal, 0.3), few)
+
+
 @pytest.mark.parametrize("name", CPU_BACKENDS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients(name: str, causal: bool) -> None:
@@ -245,7 +262,10 @@ def test_flash_attn_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("sizes_q", "sizes_k"), [([3, 0, 5, 1], [3, 0, 5, 1]), ([2, 3], [4, 1])])
+@pytest.mark.parametrize(
+    ("sizes_q", "sizes_k"),
+    [([3, 0, 5, 1], [3, 0, 5, 1]), ([3, 5, 0, 0, 0], [3, 5, 0, 0, 0]), ([2, 3], [4, 1])],
+)
 def test_flex_through_its_uncompiled_kernel(
     monkeypatch: pytest.MonkeyPatch, causal: bool, sizes_q: list[int], sizes_k: list[int]
 ) -> None:
@@ -302,6 +322,20 @@ def test_equals_the_reference_on_a_gpu(name: str, heads: tuple[int, int], causal
         assert mine is not None
         assert exact is not None
         assert float((mine.double() - exact).norm() / exact.norm()) < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["sdpa_loop", *CUDA_BACKENDS])
+def test_a_repeated_end_changes_nothing_on_a_gpu(name: str) -> None:
+    device, dtype = torch.device("cuda"), torch.bfloat16
+    reason = BACKENDS.get(name).supports(device, dtype, 64, False)
+    if reason is not None:
+        pytest.skip(reason)
+    sizes = [100, 1, 257]
+    qkv = [x.to(device, dtype) for x in inputs(sizes, sizes, 4, 2, 64)]
+    few = run(BACKENDS.get(name), qkv, sizes, sizes, True, 0.125)
+    torch.testing.assert_close(run_with_repeated_end(BACKENDS.get(name), qkv, sizes, 61, True, 0.125), few)
 
 
 @pytest.mark.gpu

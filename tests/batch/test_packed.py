@@ -28,7 +28,14 @@ def tailed() -> PackedBatch:
 
 
 def test_check_accepts_every_layout() -> None:
-    for options in ({}, {"multiple": 8}, {"total": 200}, {"multiple": 4, "total": 200}, {"weight": "sqrt"}):
+    for options in (
+        {},
+        {"multiple": 8},
+        {"total": 200},
+        {"multiple": 4, "total": 200},
+        {"weight": "sqrt"},
+        {"total": 200, "offsets": 16},
+    ):
         batch = pack(SAMPLES, **options)
         assert batch.check() is batch
     assert tailed().num_tokens == 200
@@ -66,6 +73,13 @@ def test_check_names_a_changed_field(field: str, index: int, value: Any, message
     ("changes", "message"),
     [
         ({"max_seqlen": 7}, "max_seqlen is 7"),
+        (
+            {
+                "cu_seqlens": torch.tensor([0, 0, 1], dtype=torch.int32),
+                "cu_seqlens_padded": torch.tensor([0, 0, 200], dtype=torch.int32),
+            },
+            "empty segment before the last",
+        ),
         ({"num_loss_tokens": 1}, "num_loss_tokens"),
         ({"sample_keys": ("a",)}, "samples"),
         ({"labels": torch.zeros(1, 3, dtype=torch.int64)}, "labels has shape"),

@@ -19,6 +19,7 @@ from mmpack.datamodules import (
     MultiModalTaskEncoder,
 )
 from mmpack.errors import ConfigError
+from mmpack.layout import Layout
 from tests.conftest import data_module, digest, tile_spec
 
 
@@ -218,3 +219,20 @@ def test_no_pack_is_above_its_limits(energon_dataset: Path, tokenizer: Any) -> N
     for batch in module.train_dataloader():
         assert batch.pixels.shape[0] <= 4
         assert len(batch.sample_keys) <= 6
+
+
+@pytest.mark.parametrize("order", ["stream", "global_plan"])
+def test_offsets_of_constant_number(energon_dataset: Path, tokenizer: Any, order: str) -> None:
+    layout = Layout(fixed_total=512, cu_seqlens_size=4)
+    module = data_module(energon_dataset, tokenizer, repeat=False, layout=layout, order=order, num_workers=1)
+    batches = [batch.check() for batch in module.train_dataloader()]
+    assert {(len(b.cu_seqlens), len(b.cu_seqlens_padded), b.max_seqlen, b.num_tokens) for b in batches} == {
+        (4, 4, 512, 512)
+    }
+    assert max(len(batch.sample_keys) for batch in batches) == 2  # three would fit
+    keys = [key for batch in batches for key in batch.sample_keys]
+    assert len(keys) == len(set(keys)) == 340
+    params = batches[0].to_megatron()["packed_seq_params"]
+    assert (params.max_seqlen_q, len(params.cu_seqlens_q_padded)) == (512, 4)
+    with pytest.raises(ConfigError, match=r"max_samples_per_pack=9 with layout.cu_seqlens_size=4.*set .*=11"):
+        data_module(energon_dataset, tokenizer, layout=layout, max_samples_per_pack=9)

@@ -14,6 +14,7 @@ from mmpack.batch import IGNORE_INDEX, Batch, PackedBatch, PaddedBatch
 from mmpack.datamodules.finetune import FineTuningDataModule
 from mmpack.datamodules.finetune_config import FinetuneConfig
 from mmpack.errors import ConfigError, Reason, StateError
+from mmpack.layout import Layout
 from mmpack.offline import PackedSequenceSpecs, prepare_packed_sequence_data
 from tests.llm.texts import prompt_response, write_jsonl, write_sets
 
@@ -31,6 +32,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+SPECS = PackedSequenceSpecs(packed_sequence_size=256)
+
+
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sets(tmp_path_factory.mktemp("sets"))
@@ -39,6 +43,18 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def module(sets: Path, tokenizer: Any, **changes: Any) -> FineTuningDataModule:
     options: dict[str, Any] = {"seq_length": 256, "global_batch_size": 8, "num_workers": 0}
     return FineTuningDataModule(sets, tokenizer=tokenizer, **(options | changes))
+
+
+@pytest.mark.parametrize("way", ["packing", "window"])
+def test_offsets_of_constant_number(sets: Path, tokenizer: Any, way: str) -> None:
+    layout = Layout(fixed_total=256, cu_seqlens_size=5)
+    data = module(sets, tokenizer, layout=layout, packed_sequence_specs=SPECS, **WAYS[way])
+    batches = [batch.check() for batch in data.train_dataloader()]
+    assert {(len(batch.cu_seqlens), batch.max_seqlen, batch.num_tokens) for batch in batches} == {(5, 256, 256)}
+    assert max(len(batch.sample_keys) for batch in batches) == 3
+    seen = [int(key) for batch in batches for key in batch.sample_keys]
+    records = (sets / "training.jsonl").read_text().splitlines()
+    assert sorted(seen) == list(range(len(records)))
 
 
 def samples(batch: Batch) -> list[tuple[str, list[int], list[int]]]:
@@ -243,7 +259,11 @@ def test_packs_of_a_step_come_from_workers_too(sets: Path, tokenizer: Any) -> No
         ({"global_batch_size": "all"}, "or 'auto'"),
         ({"batching": "dynamic", "tokens_per_microbatch": 100}, "below the longest row of 2048"),
         ({"train": Path("no/such.jsonl")}, "is no file"),
-        ({"specs": PackedSequenceSpecs(pad_cu_seqlens=True)}, "nemo_collate"),
+        ({"specs": PackedSequenceSpecs(pad_cu_seqlens=True)}, "layout.cu_seqlens_size.*nemo_collate"),
+        (
+            {"layout": Layout(fixed_total=2048, cu_seqlens_size=9), "batching": "global_packing"},
+            "cu_seqlens_size=9 with batching='global_packing'",
+        ),
         ({"streaming": True, "batching": "global_packing"}, "use batching='packing'"),
         ({"bucket_size": 0}, "bucket_size=0"),
     ],

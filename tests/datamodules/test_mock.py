@@ -151,6 +151,11 @@ def test_layouts() -> None:
     assert {b.tokens.shape for b in batches(mock(decoder_seq_length=64), 3)} == {(3, 64)}
     window = mock(packed_sequence=True, decoder_seq_length=200, packing_buffer_size=40)
     assert {b.num_tokens for b in batches(window, 5)} == {200}
+    graphs = {"packed_sequence": True, "decoder_seq_length": 200, "layout": Layout(fixed_total=200, cu_seqlens_size=6)}
+    for options in ({"packing_buffer_size": 40, "micro_batch_size": 1}, {}):
+        assert {(len(b.check().cu_seqlens), b.max_seqlen) for b in batches(mock(**graphs, **options), 5)} == {(6, 200)}
+    with pytest.raises(ConfigError, match=r"micro_batch_size=3 with layout.cu_seqlens_size=4.*set .*=5"):
+        mock(**graphs | {"layout": Layout(fixed_total=200, cu_seqlens_size=4)})
 
 
 @pytest.mark.parametrize("options", [{}, {"packed_sequence": True},

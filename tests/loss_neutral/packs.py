@@ -69,8 +69,12 @@ def pack(
     multiple: int = 1,
     total: int | None = None,
     weight: str = "token",
+    offsets: int | None = None,
 ) -> PackedBatch:
-    """`samples` in one row, each padded to `multiple`, the row to `total` by a tail segment of its own."""
+    """`samples` in one row, each padded to `multiple`, the row to `total` by a tail segment of its own.
+
+    With `offsets` there are that many: the end is repeated, and the longest segment is given as the row's length.
+    """
     tokens: list[int] = []
     labels: list[int] = []
     weights: list[float] = []
@@ -100,6 +104,11 @@ def pack(
         padding += [True] * tail
         cu.append(cu[-1])
         cu_padded.append(total)
+    longest = max(b - a for a, b in pairwise(cu_padded))
+    if offsets is not None:
+        longest = len(tokens)
+        cu += cu[-1:] * (offsets - len(cu))
+        cu_padded += cu_padded[-1:] * (offsets - len(cu_padded))
     return PackedBatch(
         tokens=torch.tensor([tokens]),
         labels=torch.tensor([labels]),
@@ -107,7 +116,7 @@ def pack(
         position_ids=torch.tensor([positions]),
         cu_seqlens=torch.tensor(cu, dtype=torch.int32),
         cu_seqlens_padded=torch.tensor(cu_padded, dtype=torch.int32),
-        max_seqlen=max(b - a for a, b in pairwise(cu_padded)),
+        max_seqlen=longest,
         padding_mask=torch.tensor([padding]),
         pixels=torch.cat([one.pixels for one in samples]),
         pixel_norm=PixelNorm(mean=(0.48, 0.46, 0.41), std=(0.27, 0.26, 0.28)),

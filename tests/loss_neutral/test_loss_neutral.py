@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmpack.batch import IGNORE_INDEX, IMAGE_TOKEN_INDEX, PackedBatch
+from mmpack.batch.context_parallel import context_parallel_slice
 from mmpack.model import PackedModel, assert_loss_neutral, compare, unpack
 
 from .packs import PER_TILE, mixed_samples, model, pack, sample
@@ -26,6 +27,8 @@ LAYOUTS = {
     "tail of one": {"total": FILLED + 1},
     "per-sequence multiple": {"multiple": 8},
     "multiple and tail": {"multiple": 4, "total": FILLED + 40},
+    "offsets of constant number": {"total": FILLED + 13, "offsets": 20},
+    "offsets of constant number, no tail": {"multiple": 8, "offsets": 20},
 }
 
 
@@ -66,9 +69,18 @@ def test_siglip_tower() -> None:
     assert_loss_neutral(model(vision="siglip"), pack(SAMPLES).check(), singles())
 
 
-def test_block_diagonal_mask() -> None:
-    batch = pack(SAMPLES, multiple=4, total=FILLED + 40).check()
+@pytest.mark.parametrize("offsets", [None, 20])
+def test_block_diagonal_mask(offsets: int | None) -> None:
+    batch = pack(SAMPLES, multiple=4, total=FILLED + 40, offsets=offsets).check()
     assert_loss_neutral(model(mask="block_diagonal"), batch, singles())
+
+
+def test_more_offsets_change_no_bit(packed_model: PackedModel) -> None:
+    few, many = (pack(SAMPLES, total=FILLED + 13, offsets=offsets).check() for offsets in (None, 20))
+    with torch.no_grad():
+        assert torch.equal(packed_model.logits(few), packed_model.logits(many))
+    cut = [context_parallel_slice(pack(SAMPLES, multiple=4, offsets=n), rank=1, size=2) for n in (None, 20)]
+    assert torch.equal(cut[0].indices, cut[1].indices)
 
 
 def test_text_only_pack_gives_the_vision_tower_gradients_of_zero() -> None:
@@ -82,7 +94,7 @@ def test_text_only_pack_gives_the_vision_tower_gradients_of_zero() -> None:
 
 
 def test_unpack_gives_the_samples_back() -> None:
-    batch = pack(SAMPLES, multiple=8, total=FILLED + 60).check()
+    batch = pack(SAMPLES, multiple=8, total=FILLED + 60, offsets=30).check()
     for mine, theirs in zip(singles(), unpack(batch), strict=True):
         theirs.check()
         for field in dataclasses.fields(PackedBatch):
