@@ -103,12 +103,18 @@ def apart(
     if all(len({samples[item] for item in pack}) == len(pack) for pack in packs):
         return packs
     whole = _Packs([list(pack) for pack in packs], samples, sizes, max_samples)
-    for k in range(len(packs)):
-        place = len(whole.packs[k]) - 1
-        while place > 0:
-            sample = samples[whole.packs[k][place]]
-            twice = whole.held[k][sample] > 1 and not all(sample in held for held in whole.held)
-            if twice and not whole.exchange(k, place):
-                whole.move(k, place)
-            place -= 1
+    num_packs = 0
+    while num_packs < len(whole.packs):  # a new pack lacks what all others held
+        num_packs = len(whole.packs)
+        for k in range(num_packs):
+            _take_apart(whole, samples, k)
     return whole.packs
+
+
+def _take_apart(whole: _Packs, samples: Sequence[int], k: int) -> None:
+    """Pack `k`, from its last item to its first."""
+    for place in reversed(range(1, len(whole.packs[k]))):
+        sample = samples[whole.packs[k][place]]
+        twice = whole.held[k][sample] > 1 and not all(sample in held for held in whole.held)
+        if twice and not whole.exchange(k, place):
+            whole.move(k, place)

@@ -28,6 +28,7 @@ def exact_fill(lengths: Sequence[int], capacity: int, *, seed: int = 0, limits: 
     >>> [sum([6, 4, 5, 5, 7, 3][i] for i in pack) for pack in exact_fill([6, 4, 5, 5, 7, 3], 10)]
     [10, 10, 10]
     """
+    limits = limits.that_can_bind()
     num_long = int(np.count_nonzero(np.asarray(lengths) > capacity // 2))
     if 4 * num_long > len(lengths) and not limits:
         return best_fit_decreasing(lengths, capacity, limits=limits)

@@ -56,6 +56,17 @@ class Limits:
             self.take(room, sample)
         return room
 
+    def that_can_bind(self) -> Limits:
+        """Without those that one pack of all samples would obey."""
+        kept = [d for d, column in enumerate(zip(*self.costs, strict=True)) if sum(column) > self.most[d]]
+        if len(kept) == len(self.most):
+            return self
+        return Limits(
+            names=tuple(self.names[d] for d in kept),
+            most=tuple(self.most[d] for d in kept),
+            costs=[tuple(cost[d] for d in kept) for cost in self.costs] if kept else (),
+        )
+
     def fewest_packs(self) -> int:
         """No packing needs fewer, whatever the lengths are."""
         totals = [sum(column) for column in zip(*self.costs, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmpack.epoch.apart import apart
@@ -13,6 +13,7 @@ from tests.epoch.test_plan import index_of, packs_of
 ROOMS, TILES = st.integers(1, 20), st.integers(0, 3)
 
 
+@example([(1, 0, 2), (10, 0, 3)], None)
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(ROOMS, TILES, st.integers(1, 4)), min_size=1, max_size=40), st.sampled_from([None, 3]))
 def test_items_are_kept_and_samples_apart(kinds: list[tuple[int, int, int]], max_samples: int | None) -> None:
