@@ -15,7 +15,7 @@ from unittest.mock import patch
 from mmpack.datamodules.factory import PackStreamFactory
 from mmpack.encode import SampleEncoder
 from mmpack.images import decode_image
-from mmpack.loader.slots import SlotMemory
+from mmpack.loader.slots import SlotMemory, SlotReader, SlotWriter
 from mmpack.stream.contract import Drawn
 
 STAGES = {
@@ -169,19 +169,23 @@ def profile(
         encoder=_Timed(factory.encoder, encode=clock.timed("encode", factory.encoder.encode)),
         collator=dataclasses.replace(collator, tiling=timed_tiling),
     )
-    slots = SlotMemory(1, factory.max_batch_bytes)
+    memory = SlotMemory(1, factory.max_batch_bytes)
+    writer, reader = SlotWriter(memory), SlotReader(memory)
     count = num_packs = 0
     with patch("mmpack.collate.pictures.decode_image", clock.timed("decode", decode_image)):
-        packs = iter(wrapped(0))
+        packs = wrapped(0).packs(writer.allocate)
         next(packs, None)
         clock.seconds.clear()
         while count < num_samples:
+            batch = None  # its slot is used again
+            reader.take_returned()
+            writer.begin(0)
             with clock.stage("lay out"):
                 batch = next(packs, None)
             if batch is None:
                 break
             with clock.stage("transfer"):
-                slots.read(slots.write(batch, 0))
+                reader.read(writer.finish(batch))
             count, num_packs = count + batch.num_samples, num_packs + 1
             advance(min(count, num_samples), num_samples)
     per_sample = {name: 1000 * clock.seconds[name] / max(1, count) for name in STAGES}

@@ -24,7 +24,7 @@ def run(
     factory = loader.prepared() if isinstance(loader, GlobalPlanLoader) else loader.factory
     # only the stream that gives this pack is read
     stream, place = factory(number % factory.num_streams), number // factory.num_streams
-    batch = next(itertools.islice(iter(stream), place, None), None)
+    batch = next(itertools.islice(stream.packs(), place, None), None)
     if batch is None:
         raise ConfigError(f"--pack {number}: split {split!r} has fewer packs")
     pack = pack_facts(batch.check(), config.tokenizer, packed_sequence_size=config.data.packed_sequence_size)

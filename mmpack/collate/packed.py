@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from mmpack.batch import PackedBatch
-from mmpack.collate.pictures import Tiles, decode, picture_fields
+from mmpack.batch.memory import Allocate, on_heap
+from mmpack.collate.pictures import Pixels, picture_fields
 from mmpack.collate.rows import Row, RowStyle, check_loss_weight
 from mmpack.errors import Reason, SampleError
 from mmpack.layout import Layout
@@ -44,23 +45,27 @@ class Collator:
         """Positions that a sample of `num_tokens` takes in a row."""
         return self.layout.room(num_tokens)
 
-    def collate(self, pack: Sequence[PlannedSample], *, pack_index: int) -> tuple[PackedBatch, list[LostSample]]:
-        """The batch, and the samples of the pack that were lost after planning (already known ones included)."""
+    def collate(
+        self, pack: Sequence[PlannedSample], *, pack_index: int, allocate: Allocate = on_heap
+    ) -> tuple[PackedBatch, list[LostSample]]:
+        """The batch, and the samples of the pack that were lost after planning (already known ones included).
+
+        `allocate` gives the memory for its pixels.
+        """
         style = self._style()
-        tiles: Tiles = []
+        pixels = Pixels(pack, self.tiling, allocate)
         rows: list[Row] = []
         lost: list[LostSample] = []
         kept: list[EncodedSample] = []
         for sample in pack:
             room = self.layout.room(sample.num_tokens)
-            decoded = decode(sample, self.tiling)
+            decoded = pixels.decode(sample)
             if isinstance(decoded, LostSample):
                 lost.append(decoded)
                 rows.append(Row.padding(room, style))
                 continue
-            kept.append(decoded[0])
-            tiles += decoded[1]
-            rows.append(Row.of(decoded[0], room, style))
+            kept.append(decoded)
+            rows.append(Row.of(decoded, room, style))
         offsets = self.layout.offsets([row.num_tokens for row in rows], [len(row.tokens_t) for row in rows])
         tail = offsets.total - sum(len(row.tokens_t) for row in rows)
         if tail:
@@ -78,7 +83,7 @@ class Collator:
             padding_mask=torch.from_numpy(offsets.padding_mask()).unsqueeze(0),
             num_loss_tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
             pack_index=pack_index,
-            **picture_fields(kept, tiles, self.tiling),
+            **picture_fields(kept, pixels, self.tiling),
         )
         return batch, lost
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from mmpack.batch import PaddedBatch
-from mmpack.collate.pictures import Tiles, decode, picture_fields
+from mmpack.batch.memory import Allocate, on_heap
+from mmpack.collate.pictures import Pixels, picture_fields
 from mmpack.collate.rows import Row, RowStyle, check_loss_weight
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.layout import round_up
@@ -51,23 +52,27 @@ class PaddedCollator:
         rounded = round_up(longest, self.width_multiple)
         return rounded if self.max_width is None else max(longest, min(rounded, self.max_width))
 
-    def collate(self, pack: Sequence[PlannedSample], *, pack_index: int) -> tuple[PaddedBatch, list[LostSample]]:
-        """The batch, and the samples that were lost after planning: rows of padding only."""
+    def collate(
+        self, pack: Sequence[PlannedSample], *, pack_index: int, allocate: Allocate = on_heap
+    ) -> tuple[PaddedBatch, list[LostSample]]:
+        """The batch, and the samples that were lost after planning: rows of padding only.
+
+        `allocate` gives the memory for its pixels.
+        """
         style = self._style()
         width = self.row_length(max(sample.num_tokens for sample in pack))
-        tiles: Tiles = []
+        pixels = Pixels(pack, self.tiling, allocate)
         rows: list[Row] = []
         lost: list[LostSample] = []
         kept: list[EncodedSample] = []
         for sample in pack:
-            decoded = decode(sample, self.tiling)
+            decoded = pixels.decode(sample)
             if isinstance(decoded, LostSample):
                 lost.append(decoded)
                 rows.append(Row.padding(width, style))
                 continue
-            kept.append(decoded[0])
-            tiles += decoded[1]
-            rows.append(Row.of(decoded[0], width, style))
+            kept.append(decoded)
+            rows.append(Row.of(decoded, width, style))
         labels = np.stack([row.labels_t for row in rows])
         lengths = np.array([row.num_tokens for row in rows], dtype=np.int32)
         positions = torch.from_numpy(np.stack([row.positions_at for row in rows], axis=1))
@@ -80,7 +85,7 @@ class PaddedCollator:
             padding_mask=torch.from_numpy(np.arange(width)[None, :] >= lengths[:, None]),
             num_loss_tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
             pack_index=pack_index,
-            **picture_fields(kept, tiles, self.tiling),
+            **picture_fields(kept, pixels, self.tiling),
         )
         return batch, lost
 

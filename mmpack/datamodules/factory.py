@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 import yaml
 
-from mmpack.batch import B, B_co
+from mmpack.batch import B
 from mmpack.collate import Collator, PaddedCollator
 from mmpack.encode import SampleEncoder
 from mmpack.energon.blend import blended_sources
@@ -20,16 +20,10 @@ from mmpack.energon.source import OpenEnergon
 from mmpack.errors import ConfigError
 from mmpack.stream import OpenSource, PackStream, StreamConfig
 from mmpack.stream.mixed import OpenMix
-from mmpack.stream.packs import Encoder, PackCollator
+from mmpack.stream.packs import Encoder, FillingCollator
 from mmpack.tiling import TilingPolicy
 
 DEFAULT_NUM_STREAMS = 12  # divides among 1, 2, 3, 4, 6 and 12 ranks
-
-
-class FillingCollator(PackCollator[B_co], Protocol[B_co]):
-    """A collator that can also make a batch of weight zero."""
-
-    def filler(self, *, pack_index: int) -> B_co: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from mmpack.batch import B
 from mmpack.energon.direct import open_direct
 from mmpack.energon.reader import META_FOLDER, SourceConfig
 from mmpack.epoch.lengths import Progress, build_length_index
-from mmpack.epoch.packs import FillingCollator, GlobalPlan
+from mmpack.epoch.packs import GlobalPlan
 from mmpack.epoch.plan import PlanConfig
-from mmpack.stream.packs import Encoder
+from mmpack.stream.packs import Encoder, FillingCollator
 
 CACHE_FOLDER = "mmpack-lengths"
 

@@ -6,22 +6,17 @@ import dataclasses
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
-from mmpack.batch import B, B_co
+from mmpack.batch import B
+from mmpack.batch.memory import Allocate, on_heap
 from mmpack.epoch.lengths import LengthIndex
 from mmpack.epoch.plan import EpochPlan, PlanConfig, plan_epoch, too_large
 from mmpack.errors import DataError, Reason, SampleError
 from mmpack.indexed.contract import IndexedDataset
 from mmpack.sample import EncodedSample, LostSample, PlannedSample
 from mmpack.stats import DropLedger
-from mmpack.stream.packs import Encoder, PackCollator
-
-
-class FillingCollator(PackCollator[B_co], Protocol[B_co]):
-    """A collator that can also make a batch of weight zero."""
-
-    def filler(self, *, pack_index: int) -> B_co: ...
+from mmpack.stream.packs import Encoder, FillingCollator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,17 +135,19 @@ class Lane(Generic[B]):
         """Notes the epoch; the plan is its plan already."""
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[B]:
+    def packs(self, allocate: Allocate = on_heap) -> Iterator[B]:
+        """The packs, with their pixels in memory that `allocate` gives."""
         lanes = self._lanes
         assert lanes.plan is not None, "an epoch must be planned first"
         start = lanes.first + (self._stream - lanes.first) % lanes.num_streams
         for number in range(start, lanes.end, lanes.num_streams):
-            batch = self._pack(lanes.plan, number) if number < lanes.plan.num_packs else lanes.filler(number)
+            there = number < lanes.plan.num_packs
+            batch = self._pack(lanes.plan, number, allocate) if there else lanes.filler(number)
             yield dataclasses.replace(batch, stream_state=self.state())
 
-    def _pack(self, plan: EpochPlan, number: int) -> B:
+    def _pack(self, plan: EpochPlan, number: int, allocate: Allocate) -> B:
         samples = [self._lanes.whole.read(member) for member in plan.pack(number)]
-        batch, lost = self._lanes.whole.collator.collate(samples, pack_index=number)
+        batch, lost = self._lanes.whole.collator.collate(samples, pack_index=number, allocate=allocate)
         for sample in samples:
             if isinstance(sample, EncodedSample) and sample.changed is not None:
                 self._drops.count(sample.source, sample.changed, sample.key)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mmpack.sample import TileGrid
 from mmpack.tiling import TileSpec, resize
+from mmpack.tiling.pixels import new_tiles
 
 CELL_PX = 4
 
@@ -40,14 +41,17 @@ class CellTiles:
         """Cells are wanted as they are."""
         return 1
 
-    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
+    def cut(
+        self, rgb_HWC: NDArray[np.uint8], grid: TileGrid, *, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """(grid.num_tiles, 3, S, S) uint8, row by row."""
-        size, tiles = self.spec.tile_size_px, []
+        size = self.spec.tile_size_px
+        tiles = new_tiles(grid.num_tiles, size, out)
         for number in range(grid.num_tiles):
             top, left = (CELL_PX * part for part in divmod(number, grid.columns))
             cell = rgb_HWC[top : top + CELL_PX, left : left + CELL_PX]
-            tiles.append(resize(cell, size, size, self.spec.resample))
-        return np.ascontiguousarray(np.stack(tiles).transpose(0, 3, 1, 2))
+            tiles[number] = resize(cell, size, size, self.spec.resample).transpose(2, 0, 1)
+        return tiles
 
 
 def cells_png(content: bytes, num_cells: int) -> bytes:

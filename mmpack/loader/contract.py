@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from mmpack.batch import B_co
+from mmpack.batch.memory import Allocate, on_heap
 
 
 class Stream(Protocol[B_co]):
     """One logical stream of packs; see `mmpack.stream.PackStream`."""
 
     def begin(self, epoch: int) -> None: ...
-    def __iter__(self) -> Iterator[B_co]: ...
+    def packs(self, allocate: Allocate = on_heap) -> Iterator[B_co]: ...  # their pixels in memory that it gives
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...
 

@@ -18,7 +18,7 @@ import torch
 from mmpack.batch import B, B_co
 from mmpack.errors import ConfigError, MmpackError, StateError, WorkerError
 from mmpack.loader.contract import Stream, StreamFactory
-from mmpack.loader.slots import Header, SlotMemory
+from mmpack.loader.slots import LENT, Header, SlotMemory, SlotReader, SlotWriter
 from mmpack.processes import SharedHeap, end_with_parent, quiet_fork
 
 StreamPlan = Sequence[tuple[int, dict[str, Any] | None]]  # streams in the order of their turns, with their states
@@ -65,7 +65,7 @@ class InProcessFeed(Generic[B]):
     def get(self, stream: int) -> B | EndOfStream:
         if stream not in self._open:
             opened = _open(self._factory, stream, self._states[stream], self._epoch)
-            self._open[stream] = (opened, iter(opened))
+            self._open[stream] = (opened, opened.packs())
         reader, packs = self._open[stream]
         batch = next(packs, None)
         return EndOfStream(stream, reader.state()) if batch is None else batch
@@ -97,6 +97,8 @@ class WorkerFeed(Generic[B]):
             raise
 
     def get(self, stream: int) -> B | EndOfStream:
+        for worker in self._workers:
+            worker.give_back()
         item = self._worker_of[stream].receive()
         given = item.stream if isinstance(item, EndOfStream) else item.stream_state["stream"]
         assert given == stream, f"asked for stream {stream}, worker gave {given}"
@@ -112,13 +114,14 @@ class _Worker(Generic[B]):
     """The trainer's end of one worker process, which runs from the start."""
 
     def __init__(self, number: int, factory: StreamFactory[B], share: StreamPlan, epoch: int, prefetch: int) -> None:
-        self._slots = SlotMemory(prefetch, factory.max_batch_bytes)
+        memory = SlotMemory(prefetch + LENT, factory.max_batch_bytes)
+        self._slots = SlotReader(memory)
         # Made just before the fork: no worker inherits the far end of another's pipe, which would hide its death.
         context = multiprocessing.get_context("fork")
         self._conn, far_conn = context.Pipe(duplex=True)
         self.process = context.Process(
             target=_work,
-            args=(far_conn, self._slots, factory, share, epoch, os.getpid()),
+            args=(far_conn, memory, factory, share, epoch, os.getpid()),
             name=f"mmpack-worker-{number}",
             daemon=True,
         )
@@ -140,11 +143,13 @@ class _Worker(Generic[B]):
         if isinstance(message, EndOfStream):
             return message
         assert isinstance(message, Header)
-        batch = self._slots.read(message)
-        if message.slot is not None:
+        return cast(B, self._slots.read(message))
+
+    def give_back(self) -> None:
+        """Tells the worker which slots are free again."""
+        for slot in self._slots.take_returned():
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                _send(self._conn, message.slot)
-        return cast(B, batch)
+                _send(self._conn, slot)
 
     def _how_it_died(self) -> str:
         code = self.process.exitcode
@@ -165,30 +170,31 @@ class _Worker(Generic[B]):
 
 
 def _work(
-    conn: Connection, slots: SlotMemory, factory: StreamFactory[B], share: StreamPlan, epoch: int, parent: int
+    conn: Connection, memory: SlotMemory, factory: StreamFactory[B], share: StreamPlan, epoch: int, parent: int
 ) -> None:
     """A worker process: gives every stream of its share its turn until all have ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(parent)
     torch.set_num_threads(1)
-    free = list(range(slots.num_slots))
+    free = list(range(memory.num_slots))
+    slots = SlotWriter(memory)
     try:
         streams = {stream: _open(factory, stream, state, epoch) for stream, state in share}
-        packs = {stream: iter(opened) for stream, opened in streams.items()}
+        packs = {stream: opened.packs(slots.allocate) for stream, opened in streams.items()}
         while packs:
             for stream in list(packs):
+                while conn.poll(0) or not free:
+                    free.append(_hear(conn))
+                slots.begin(free[-1])
                 batch = next(packs[stream], None)
                 if batch is None:
                     del packs[stream]
                     _tell(conn, EndOfStream(stream, streams[stream].state()))
                     continue
-                while conn.poll(0) or not free:
-                    free.append(_hear(conn))
-                slot = free.pop()
-                header = slots.write(batch, slot)
-                if header.slot is None:
-                    free.append(slot)
+                header = slots.finish(batch)
+                if header.slot is not None:
+                    free.remove(header.slot)
                 _tell(conn, header)
         while True:  # stay until the trainer closes: it may still be reading the last slots
             _hear(conn)

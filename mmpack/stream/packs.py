@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 from mmpack.batch import B, B_co
+from mmpack.batch.memory import Allocate, on_heap
 from mmpack.errors import ConfigError, Reason, SampleError, StateError
 from mmpack.sample import Conversation, EncodedSample, LostSample, PlannedSample
 from mmpack.stats import DropLedger, attention_cost
@@ -31,7 +32,15 @@ class PackCollator(Protocol[B_co]):
     """What makes a batch of a pack; see `mmpack.collate`."""
 
     def room(self, num_tokens: int) -> int: ...
-    def collate(self, pack: Sequence[PlannedSample], *, pack_index: int) -> tuple[B_co, list[LostSample]]: ...
+    def collate(
+        self, pack: Sequence[PlannedSample], *, pack_index: int, allocate: Allocate = on_heap
+    ) -> tuple[B_co, list[LostSample]]: ...
+
+
+class FillingCollator(PackCollator[B_co], Protocol[B_co]):
+    """A collator that can also make a batch of weight zero."""
+
+    def filler(self, *, pack_index: int) -> B_co: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,9 +104,15 @@ class PackStream(Generic[B]):
         self._aligned.restart()
 
     def __iter__(self) -> Iterator[B]:
+        return self.packs()
+
+    def packs(self, allocate: Allocate = on_heap) -> Iterator[B]:
+        """The packs, as iterating gives them, with their pixels in memory that `allocate` gives."""
         while (plan := self._next_plan()) is not None:
             batch, lost = self._collator.collate(
-                [held.sample for held in plan], pack_index=self.round * self.num_streams + self.stream
+                [held.sample for held in plan],
+                pack_index=self.round * self.num_streams + self.stream,
+                allocate=allocate,
             )
             for sample in lost:
                 self._drop(sample.source, sample.error, sample.key)

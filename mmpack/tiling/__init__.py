@@ -61,8 +61,10 @@ class TilingPolicy(Protocol):
         """Positions of the sequence that a picture of that size takes when it is cut by `grid`."""
         ...
 
-    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
-        """The picture (H, W, 3) as (grid.num_tiles, 3, S, S) uint8, contiguous."""
+    def cut(
+        self, rgb_HWC: NDArray[np.uint8], grid: TileGrid, *, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """The picture (H, W, 3) as (grid.num_tiles, 3, S, S) uint8, contiguous; written into `out` if that is given."""
         ...
 
     def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import RGB, place, reduction, split
+from mmpack.tiling.pixels import RGB, new_tiles, place, reduction, split
 from mmpack.tiling.spec import TileSpec
 
 Pinpoint = tuple[int, int]  # height, width in pixels, as transformers writes them
@@ -62,7 +62,9 @@ class AnyresTiles:
         columns, rows = unpadded(width_px, height_px, grid.columns * side, grid.rows * side)
         return self.spec.embeddings_per_tile + rows * (columns + 1)
 
-    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
+    def cut(
+        self, rgb_HWC: NDArray[np.uint8], grid: TileGrid, *, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """(1 + columns x rows, 3, S, S) uint8, the overview first."""
         assert grid.thumbnail, f"{grid} is no grid of tiling 'anyres'"
         size = self.spec.tile_size_px
@@ -71,8 +73,10 @@ class AnyresTiles:
         width, height = fitted(width_px, height_px, canvas_width, canvas_height)
         left, top = (canvas_width - width) // 2, (canvas_height - height) // 2
         canvas = place(self.spec.resize(rgb_HWC, width, height), canvas_width, canvas_height, left, top, BLACK)
-        overview = split(self.spec.resize(rgb_HWC, size, size), 1, 1)
-        return np.concatenate([overview, split(canvas, grid.columns, grid.rows)])
+        tiles = new_tiles(grid.num_tiles, size, out)
+        split(self.spec.resize(rgb_HWC, size, size), 1, 1, out=tiles[:1])
+        split(canvas, grid.columns, grid.rows, out=tiles[1:])
+        return tiles
 
     def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
         """By the picture's size on the canvas, or the overview's where that is larger."""

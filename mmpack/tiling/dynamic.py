@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import reduction, split
+from mmpack.tiling.pixels import new_tiles, reduction, split
 from mmpack.tiling.spec import TileSpec
 
 
@@ -69,14 +69,17 @@ class DynamicTiles:
                 return grid
         return None
 
-    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
+    def cut(
+        self, rgb_HWC: NDArray[np.uint8], grid: TileGrid, *, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """(columns x rows [+ 1], 3, S, S) uint8, row by row, the overview last."""
-        size = self.spec.tile_size_px
+        size, num_parts = self.spec.tile_size_px, grid.columns * grid.rows
+        tiles = new_tiles(grid.num_tiles, size, out)
         fitted = self.spec.resize(rgb_HWC, grid.columns * size, grid.rows * size)
-        tiles = split(fitted, grid.columns, grid.rows)
-        if not grid.thumbnail:
-            return tiles
-        return np.concatenate([tiles, split(self.spec.resize(rgb_HWC, size, size), 1, 1)])
+        split(fitted, grid.columns, grid.rows, out=tiles[:num_parts])
+        if grid.thumbnail:
+            split(self.spec.resize(rgb_HWC, size, size), 1, 1, out=tiles[num_parts:])
+        return tiles
 
     def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
         """By the size of all tiles together."""

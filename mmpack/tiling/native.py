@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import reduction
+from mmpack.tiling.pixels import new_tiles, reduction
 from mmpack.tiling.spec import TileSpec
 
 MAX_ASPECT = 200  # what Qwen's own code accepts
@@ -88,7 +88,9 @@ class NativePatches:
         """One for every M x M patches."""
         return (grid.columns // self.merge_size) * (grid.rows // self.merge_size)
 
-    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
+    def cut(
+        self, rgb_HWC: NDArray[np.uint8], grid: TileGrid, *, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """(rows x columns, 3, P, P) uint8 in the tower's order: block by block, and row by row inside a block."""
         size, merge = self.patch_size, self.merge_size
         whole_blocks = grid.columns % merge == 0 and grid.rows % merge == 0 and not grid.thumbnail
@@ -96,7 +98,9 @@ class NativePatches:
         fitted = self.spec.resize(rgb_HWC, grid.columns * size, grid.rows * size)
         parts = fitted.reshape(grid.rows // merge, merge, size, grid.columns // merge, merge, size, 3)
         patches = parts.transpose(0, 3, 1, 4, 6, 2, 5)
-        return np.ascontiguousarray(patches).reshape(grid.num_tiles, 3, size, size)
+        tiles = new_tiles(grid.num_tiles, size, out)
+        tiles.reshape(patches.shape)[:] = patches
+        return tiles
 
     def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
         """By the size of all patches together."""

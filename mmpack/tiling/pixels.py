@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -75,18 +73,23 @@ def reduction(width_px: int, height_px: int, target_width_px: int, target_height
     return 1
 
 
-def place(
-    rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, left: int, top: int, color: RGB, *, planar: bool = False
+def place_planar(
+    rgb_HWC: NDArray[np.uint8], left: int, top: int, color: RGB, *, out_CHW: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
-    """A (height_px, width_px, 3) field of `color` with the picture put at (left, top).
-
-    `planar` lays it out channel by channel, as a tile is, which is faster if nothing is to be resized any more.
-    """
+    """Fills `out_CHW`, a tile, with the picture at (left, top) and `color` around it."""
     height, width, _ = rgb_HWC.shape
-    if planar:
-        field = _field(width_px, height_px, color).copy()
-        field[:, top : top + height, left : left + width] = rgb_HWC.transpose(2, 0, 1)
-        return field.transpose(1, 2, 0)
+    out_CHW[:, top : top + height, left : left + width] = rgb_HWC.transpose(2, 0, 1)
+    for channel_HW, value in zip(out_CHW, color, strict=True):
+        channel_HW[:top] = channel_HW[top + height :] = value
+        channel_HW[top : top + height, :left] = channel_HW[top : top + height, left + width :] = value
+    return out_CHW
+
+
+def place(
+    rgb_HWC: NDArray[np.uint8], width_px: int, height_px: int, left: int, top: int, color: RGB
+) -> NDArray[np.uint8]:
+    """A (height_px, width_px, 3) field of `color` with the picture put at (left, top)."""
+    height, width, _ = rgb_HWC.shape
     row = np.tile(
         np.asarray(color, dtype=np.uint8), width_px
     )  # filling by whole rows is ten times faster than by pixels
@@ -96,13 +99,18 @@ def place(
     return field
 
 
-@lru_cache(maxsize=8)
-def _field(width_px: int, height_px: int, color: RGB) -> NDArray[np.uint8]:
-    return np.tile(np.asarray(color, dtype=np.uint8)[:, None, None], (1, height_px, width_px))
+def new_tiles(num_tiles: int, side_px: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    """`out`, or memory of its own for (num_tiles, 3, side_px, side_px)."""
+    if out is None:
+        return np.empty((num_tiles, 3, side_px, side_px), dtype=np.uint8)
+    assert out.shape == (num_tiles, 3, side_px, side_px), f"{num_tiles} tiles of {side_px} px into {out.shape}"
+    return out
 
 
-def split(rgb_HWC: NDArray[np.uint8], columns: int, rows: int) -> NDArray[np.uint8]:
-    """A (rows*S, columns*S, 3) picture as (rows*columns, 3, S, S) tiles, row by row from the top left, contiguous.
+def split(
+    rgb_HWC: NDArray[np.uint8], columns: int, rows: int, *, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """A (rows*S, columns*S, 3) picture as (rows*columns, 3, S, S) tiles, row by row from the top left.
 
     >>> split(np.arange(8, dtype=np.uint8).repeat(3).reshape(2, 4, 3), 2, 1)[:, 0].tolist()
     [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
@@ -113,7 +121,9 @@ def split(rgb_HWC: NDArray[np.uint8], columns: int, rows: int) -> NDArray[np.uin
         f"{width_px}x{height_px} is not {columns}x{rows} tiles"
     )
     tiles = rgb_HWC.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3)
-    return np.ascontiguousarray(tiles.reshape(rows * columns, 3, side, side))
+    into = new_tiles(rows * columns, side, out)
+    into.reshape(rows, columns, 3, side, side)[:] = tiles
+    return into
 
 
 def scaled_side(side_px: int, numerator: int, denominator: int) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, nearest
 from mmpack.sample import TileGrid
-from mmpack.tiling.pixels import RGB, place, reduction, scaled_side
+from mmpack.tiling.pixels import RGB, new_tiles, place, place_planar, reduction, scaled_side
 from mmpack.tiling.spec import TileSpec, rgb_color
 
 Fit = Literal["pad", "square", "crop", "keep"]
@@ -64,19 +64,32 @@ class SingleTile:
         grid = self.grid(width_px, height_px)
         return grid if self.num_tokens(grid, width_px, height_px) <= max_tokens else None
 
-    def cut(self, rgb_HWC: NDArray[np.uint8], grid: TileGrid) -> NDArray[np.uint8]:
+    def cut(
+        self, rgb_HWC: NDArray[np.uint8], grid: TileGrid, *, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """(1, 3, S, S) uint8."""
         assert grid.num_tiles == 1, f"{grid} is no grid of tiling 'single'"
         size = self.spec.tile_size_px
+        tiles = new_tiles(1, size, out)
+        if self.fit == "keep" or (self.fit == "pad" and self._pads_last(rgb_HWC)):
+            _keep(rgb_HWC, self.spec, self._color(), centred=self.fit == "pad", out_CHW=tiles[0])
+            return tiles
         if self.fit == "square":
             tile = self.spec.resize(rgb_HWC, size, size)
         elif self.fit == "crop":
             tile = _crop(rgb_HWC, self.spec)
-        elif self.fit == "keep":
-            tile = _keep(rgb_HWC, self.spec, self._color())
         else:
             tile = _pad(rgb_HWC, self.spec, self._color())
-        return np.ascontiguousarray(tile.transpose(2, 0, 1)[np.newaxis])
+        tiles[0] = tile.transpose(2, 0, 1)
+        return tiles
+
+    def _pads_last(self, rgb_HWC: NDArray[np.uint8]) -> bool:
+        """Whether the picture is resized before it is padded to a square.
+
+        The result is the same where the short side comes to whole pixels of even padding, and else up to half a pixel
+        away.
+        """
+        return max(rgb_HWC.shape[:2]) > _MAX_PADDED_SIDE_PX or self.spec.decode == "fast"
 
     def reduction(self, grid: TileGrid, width_px: int, height_px: int) -> int:
         """By the side that is brought to S."""
@@ -108,28 +121,25 @@ def _crop(rgb_HWC: NDArray[np.uint8], spec: TileSpec) -> NDArray[np.uint8]:
     return spec.resize(rgb_HWC, size, size, box=box)
 
 
-def _keep(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB, *, centred: bool = False) -> NDArray[np.uint8]:
+def _keep(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB, *, centred: bool, out_CHW: NDArray[np.uint8]) -> None:
     """Longer side to S, the rest filled with `color`."""
     size = spec.tile_size_px
     height_px, width_px, _ = rgb_HWC.shape
     longest = max(height_px, width_px)
     width, height = scaled_side(width_px, size, longest), scaled_side(height_px, size, longest)
     left, top = ((size - width) // 2, (size - height) // 2) if centred else (0, 0)
-    return place(spec.resize(rgb_HWC, width, height), size, size, left, top, color, planar=True)
+    place_planar(spec.resize(rgb_HWC, width, height), left, top, color, out_CHW=out_CHW)
 
 
 def _pad(rgb_HWC: NDArray[np.uint8], spec: TileSpec, color: RGB) -> NDArray[np.uint8]:
     """Padded to a centred square, then resized to S.
 
     Of a large picture the long side is brought to S before there is any padding, so that the square itself is
-    never made; of one longer still, and where decoding is to be fast, the picture is resized before it is padded: that
-    is the same where its short side comes to whole pixels of even padding, and else up to half a pixel away.
+    never made.
     """
     size = spec.tile_size_px
     height_px, width_px, _ = rgb_HWC.shape
     side = max(height_px, width_px)
-    if side > _MAX_PADDED_SIDE_PX or spec.decode == "fast":
-        return _keep(rgb_HWC, spec, color, centred=True)
     if side <= _MAX_SQUARE_SIDE_PX:
         left, top = (side - width_px) // 2, (side - height_px) // 2
         return spec.resize(place(rgb_HWC, side, side, left, top, color), size, size)

@@ -101,6 +101,7 @@ def test_an_unknown_way_is_refused() -> None:
 
 
 def test_a_batch_is_decoded_at_the_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mmpack.batch.memory import on_heap
     from mmpack.collate import pictures
 
     asked: list[int] = []
@@ -124,8 +125,9 @@ def test_a_batch_is_decoded_at_the_reduction(monkeypatch: pytest.MonkeyPatch) ->
         sample = EncodedSample(
             key="a", source="s", token_ids_n=ids, trained_n=ids == 7, pictures=(planned,), num_tokens=6
         )
-        _, tiles = pictures.decode(sample, tiling)  # type: ignore[misc]
-        assert [tile.shape for tile in tiles] == [(1, 3, 28, 28)]
+        pixels = pictures.Pixels([sample], tiling, on_heap)
+        assert pixels.decode(sample) is sample
+        assert pixels.tiles.shape == (1, 3, 28, 28)
     assert asked == [1, 8]
 
 
