@@ -5,7 +5,7 @@ Neither holds pixels. A picture travels as its compressed bytes (`Picture`) unti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.errors import Reason, SampleError
+from mmpack.layout import round_up
 
 IMAGE_MARK = "<image>"  # the word that stands for a picture in the text of a LLaVA-style record
 IMAGE_TOKEN_INDEX = -200  # token id of a picture's placeholder (LLaVA's and NeMo's; no tokenizer uses negative ids)
+SIDES = ("chosen", "rejected")  # of a pair of preference data, in this order
 IGNORE_INDEX = -100  # label of a position that teaches nothing (what torch's cross entropy ignores by default)
 
 
@@ -134,6 +136,37 @@ class EncodedSample:
     def num_trained(self) -> int:
         """Targets: trained tokens that have a token before them to be predicted from."""
         return int(np.count_nonzero(self.trained_n[1:]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EncodedPair(EncodedSample):
+    """A chosen and a rejected answer to one prompt (text only): planned as one, so that both are in one pack.
+
+    Each becomes a sequence of its own (`mmpack.collate.PairCollator`); the arrays are those of both on end, and
+    `num_tokens` is what both take, the first one's room rounded up.
+    """
+
+    chosen: EncodedSample
+    rejected: EncodedSample
+
+    @classmethod
+    def of(cls, chosen: EncodedSample, rejected: EncodedSample, *, sequence_multiple: int = 1) -> EncodedPair:
+        """The pair of two samples of one key; `sequence_multiple` is the layout's.
+
+        Their keys get the name of their side: ``7/chosen``, ``7/rejected``.
+        """
+        assert chosen.key == rejected.key, f"{chosen.key} and {rejected.key} are no pair"
+        assert not chosen.pictures + rejected.pictures, "a pair has text only"
+        return cls(
+            key=chosen.key,
+            source=chosen.source,
+            token_ids_n=np.concatenate([chosen.token_ids_n, rejected.token_ids_n]),
+            trained_n=np.concatenate([chosen.trained_n, rejected.trained_n]),
+            pictures=(),
+            num_tokens=round_up(chosen.num_tokens, sequence_multiple) + rejected.num_tokens,
+            chosen=replace(chosen, key=f"{chosen.key}/{SIDES[0]}"),
+            rejected=replace(rejected, key=f"{rejected.key}/{SIDES[1]}"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

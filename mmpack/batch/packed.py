@@ -48,6 +48,7 @@ class PackedBatch:
     sources: tuple[str, ...]  # dataset of each sample
     num_loss_tokens: int  # positions with a label; the trainer sums it over the global batch
     num_samples: int  # samples that contribute to the loss
+    pair_of_sample: tuple[int, ...] = ()  # preference data: which pair each sample is of, -1 for none; chosen first
     pack_index: int  # global number of this pack, counted from 0 over all streams
     stream_state: dict[str, Any] = field(default_factory=dict, repr=False)  # where its stream stands after it
 
@@ -71,6 +72,13 @@ class PackedBatch:
         """Positions that hold a sample's text or image embeddings (no padding)."""
         return self.num_tokens - int(self.padding_mask.sum())
 
+    @property
+    def pairs(self) -> Tensor:
+        """(number of pairs, 2) int64: places among the samples of each chosen answer and of the one rejected for it."""
+        pair = torch.tensor(self.pair_of_sample, dtype=torch.int64)
+        chosen = torch.nonzero((pair[:-1] == pair[1:]) & (pair[:-1] >= 0))
+        return torch.cat([chosen, chosen + 1], dim=1)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedBatch:
         """The same batch with every tensor on `device`."""
         return moved(self, device, non_blocking=non_blocking)
@@ -84,6 +92,9 @@ class PackedBatch:
         self._check_segments()
         self._check_labels()
         check_pictures(self)
+        paired = [pair for pair in self.pair_of_sample if pair >= 0]
+        assert len(self.pair_of_sample) in (0, len(self.sample_keys)), "pair_of_sample must name every sample"
+        assert paired == sorted([*range(len(self.pairs))] * 2), "a pair is not whole, or its sides stand apart"
         return self
 
     def _check_segments(self) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, nearest
 from mmpack.layout import mrope_positions
-from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX, EncodedSample
+from mmpack.sample import IGNORE_INDEX, IMAGE_TOKEN_INDEX, EncodedPair, EncodedSample
 
 LOSS_WEIGHTS = ("token", "sample", "sqrt")
 
@@ -60,6 +60,11 @@ class Row:
     @classmethod
     def of(cls, sample: EncodedSample, room: int, style: RowStyle) -> Row:
         """The sample with every placeholder expanded to its picture's embeddings, padded to `room`."""
+        if isinstance(sample, EncodedPair):
+            raise ConfigError(
+                f"{sample.key}: a pair of preference data cannot be one sequence; collate with "
+                "mmpack.collate.PairCollator, which makes two of it"
+            )
         is_picture = sample.token_ids_n == IMAGE_TOKEN_INDEX
         counts = np.ones(len(sample.token_ids_n), dtype=np.int64)
         counts[is_picture] = [picture.num_tokens for picture in sample.pictures]

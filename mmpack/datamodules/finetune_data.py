@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mmpack.batch import Batch
-from mmpack.collate import Collator, PaddedCollator
+from mmpack.collate import Collator, PaddedCollator, PairCollator
 from mmpack.datamodules.finetune_config import PACKED, FinetuneConfig
 from mmpack.datamodules.step_loader import StepLoader
 from mmpack.datamodules.step_plan import StepPlanner
-from mmpack.datamodules.text_rows import StoredPacks, StoredSequences
+from mmpack.datamodules.text_rows import StoredPacks, StoredSequences, holds_pairs
 from mmpack.dynamic import MicroBatch
 from mmpack.errors import ConfigError
 from mmpack.offline import NemoPackedRows, PackedStore, PackReport, pack_dataset
@@ -122,6 +122,14 @@ def plan_loader(
     return StepLoader(planner, lengths, make, rank=rank, settings=settings, drops=drops, restart=split != "train")
 
 
+def refuse_pairs_unpacked(batching: str) -> None:
+    """Raises ConfigError for preference data that would not be kept in pairs."""
+    if batching != "packing":
+        raise ConfigError(
+            f"batching={batching!r} with preference data: only packs keep a pair together; use batching='packing'"
+        )
+
+
 def _identity(rows: PackedStore | NemoPackedRows) -> str:
     """What tells the data from any other."""
     if isinstance(rows, PackedStore):
@@ -134,9 +142,13 @@ def _maker(
 ) -> tuple[Sequence[int], Callable[[MicroBatch, int], Batch]]:
     """Lengths of what is planned over, and how the batch of a micro batch is made."""
     tiling = text_tiling()
-    collator = Collator(tiling=tiling, layout=config.layout, pad_token_id=pad_token_id, loss_weight=config.loss_weight)
+    collator = PairCollator(
+        inner=Collator(tiling=tiling, layout=config.layout, pad_token_id=pad_token_id, loss_weight=config.loss_weight)
+    )
+    if holds_pairs(rows):
+        refuse_pairs_unpacked(batching)
     if batching == "packing":
-        packs = StoredPacks(rows, split)
+        packs = StoredPacks(rows, split, config.layout.sequence_multiple)
 
         def pack(batch: MicroBatch, number: int) -> Batch:
             if not batch.indices:

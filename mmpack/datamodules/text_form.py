@@ -91,10 +91,24 @@ class TextForm:
             **options,
         )
 
-    def encoder(self, record_format: str, tokenizer: Any, seq_length: int | None = None) -> RecordEncoder:
-        """What encodes records of `record_format`, of at most `seq_length` tokens."""
+    def encoder(
+        self,
+        record_format: str,
+        tokenizer: Any,
+        seq_length: int | None = None,
+        *,
+        capacity: int | None = None,
+        sequence_multiple: int = 1,
+    ) -> RecordEncoder:
+        """What encodes records of `record_format`, of at most `seq_length` tokens.
+
+        Both sides of a pair together take at most `capacity` positions, each rounded up to `sequence_multiple`.
+        """
         longest = _LONGEST if seq_length is None else seq_length
-        config = self.pack_config(Path("-"), Path("-"), seq_length=longest, packed_sequence_size=longest)
+        config = self.pack_config(
+            Path("-"), Path("-"), seq_length=longest, packed_sequence_size=max(longest, capacity or 2 * longest),
+            sequence_multiple=sequence_multiple,
+        )  # fmt: skip
         return config.encoder(record_format, tokenizer)
 
     def to_plain(self) -> dict[str, Any]:

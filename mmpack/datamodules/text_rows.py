@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mmpack.offline import PackedStore, PackRow
 from mmpack.offline.batches import samples_of
-from mmpack.sample import PlannedSample
+from mmpack.sample import EncodedPair, EncodedSample, PlannedSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,25 @@ class StoredPacks:
 
     rows: Sequence[PackRow]
     source: str
+    sequence_multiple: int = 1  # of the layout, for pairs
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def samples(self, index: int) -> list[PlannedSample]:
-        """The sequences of pack number `index`."""
-        return samples_of(self.rows[index], self.source)
+        """The sequences of pack number `index`, or its pairs."""
+        samples = samples_of(self.rows[index], self.source)
+        if not holds_pairs(self.rows):
+            return samples
+        return [self._pair(*samples[i : i + 2]) for i in range(0, len(samples), 2)]
+
+    def _pair(self, chosen: PlannedSample, rejected: PlannedSample) -> EncodedPair:
+        # nothing is stored without a target, so neither is a lost one
+        assert isinstance(chosen, EncodedSample)
+        assert isinstance(rejected, EncodedSample)
+        return EncodedPair.of(chosen, rejected, sequence_multiple=self.sequence_multiple)
+
+
+def holds_pairs(rows: Sequence[PackRow]) -> bool:
+    """Whether a store is of preference data: each two sequences are a pair."""
+    return isinstance(rows, PackedStore) and rows.meta.get("record_format") == "preference"

@@ -22,9 +22,10 @@ from mmpack.indexed.record_index import index_records
 from mmpack.offline.config import resolve_format
 from mmpack.offline.conversations import ConversationEncoder
 from mmpack.offline.lines import file_hash, read_text_records
+from mmpack.offline.preference import PreferenceEncoder, rows_of_record
 from mmpack.offline.records import RecordEncoder
 from mmpack.offline.tokens import TextRow, tokenizer_hash
-from mmpack.sample import EncodedSample
+from mmpack.sample import EncodedPair, EncodedSample
 
 _FIRST_RECORDS = 1000  # read for the format
 
@@ -64,16 +65,30 @@ class TextFile:
         tokenizer: a fast tokenizer of transformers.
         seq_length: most tokens of a sample.
         name: what counters call the data set; None for the file's name without its ending.
+        capacity, sequence_multiple: of the packs that pairs of preference data must fit; None for packs of any size.
 
     Raises:
         ConfigError: a file that cannot be read, or a tokenizer that is missing or slow.
     """
 
-    def __init__(self, path: Path, form: TextForm, tokenizer: Any, *, seq_length: int, name: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        form: TextForm,
+        tokenizer: Any,
+        *,
+        seq_length: int,
+        name: str | None = None,
+        capacity: int | None = None,
+        sequence_multiple: int = 1,
+    ) -> None:
         self.path, self.form, self.seq_length = path, form, seq_length
         self.name = path.name.removesuffix(".gz").rpartition(".")[0] if name is None else name
         self.record_format = format_of(path, form)
-        self.encoder: RecordEncoder = form.encoder(self.record_format, tokenizer, seq_length)
+        self.sequence_multiple = sequence_multiple
+        self.encoder: RecordEncoder = form.encoder(
+            self.record_format, tokenizer, seq_length, capacity=capacity, sequence_multiple=sequence_multiple
+        )
         self._tokenizer_hash = tokenizer_hash(tokenizer)
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as file:
@@ -92,7 +107,7 @@ class TextFile:
         return f"{index:08d}"
 
     def sample(self, index: int) -> EncodedSample:
-        """Record number `index`, encoded.
+        """Record number `index`, encoded; of preference data an `EncodedPair`.
 
         Raises:
             SampleError: it cannot be used.
@@ -100,11 +115,18 @@ class TextFile:
         """
         key = self.key(index)
         try:
-            return sample_of(self.encoder.encode(self._record(index)), key=key, source=self.name)
+            rows = rows_of_record(self.encoder, self._record(index))
         except SampleError as error:
             raise error.with_key(key) from None
         except ConfigError as error:
             raise ConfigError(f"{self.path}: record {key}: {error}") from None
+        samples = [sample_of(row, key=key, source=self.name) for row in rows]
+        return samples[0] if len(samples) == 1 else EncodedPair.of(*samples, sequence_multiple=self.sequence_multiple)
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether its records are of preference data."""
+        return isinstance(self.encoder, PreferenceEncoder)
 
     def _record(self, index: int) -> object:
         if self.path.suffix == ".gz":
@@ -119,7 +141,7 @@ class TextFile:
 
     def describe(self) -> str:
         """Form, tokenizer and a hash of the file's bytes."""
-        template = self.encoder.describe() if isinstance(self.encoder, ConversationEncoder) else ""
+        template = self.encoder.describe() if isinstance(self.encoder, ConversationEncoder | PreferenceEncoder) else ""
         whole = json.dumps([self.form.to_plain(), template, self._tokenizer_hash], sort_keys=True)
         decides = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         return f"{self.record_format} {len(self)} records {file_hash(self.path)[:16]}, {decides}"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mmpack.batch import Batch
-from mmpack.collate import Collator, PaddedCollator
+from mmpack.collate import Collator, PaddedCollator, PairCollator
 from mmpack.datamodules.factory import PackStreamFactory, collator_settings, default_num_streams, tensor_bytes
 from mmpack.datamodules.finetune_config import FinetuneConfig
-from mmpack.datamodules.finetune_data import text_tiling
+from mmpack.datamodules.finetune_data import refuse_pairs_unpacked, text_tiling
 from mmpack.datamodules.indexed import NothingToEncode
 from mmpack.datamodules.text_stream import TextFile
 from mmpack.errors import ConfigError, SampleError
@@ -43,16 +43,22 @@ def stream_factory(
     training: bool,
 ) -> TextStreamFactory:
     """The streams of a split: one pass over the file at a time, each in another order if `training`."""
-    data = TextFile(path, config.form, tokenizer, seq_length=config.seq_length, name=split)
-    batching = config.batching_of(split)
-    stream = _stream_config(config, batching)
-    tiling = text_tiling()
     capacity = config.layout.capacity(config.packed_sequence_size)
+    data = TextFile(
+        path, config.form, tokenizer, seq_length=config.seq_length, name=split, capacity=capacity,
+        sequence_multiple=config.layout.sequence_multiple,
+    )  # fmt: skip
+    batching = config.batching_of(split)
+    if data.holds_pairs:
+        refuse_pairs_unpacked(batching)
+    stream = _stream_config(config, batching, 2 if data.holds_pairs else 1)
+    tiling = text_tiling()
     collator: Any
     if batching == "packing":
-        collator = Collator(
+        packed = Collator(
             tiling=tiling, layout=config.layout, pad_token_id=pad_token_id, loss_weight=config.loss_weight
         )
+        collator = PairCollator(inner=packed) if data.holds_pairs else packed
     else:
         collator = PaddedCollator(
             tiling=tiling,
@@ -73,7 +79,7 @@ def stream_factory(
         num_streams=_num_streams(config, len(data), world_size, training),
         endless=False,
         settings=described
-        | collator_settings(collator)
+        | collator_settings(packed if data.holds_pairs else collator)
         | {"data.file": data.describe(), "data.seed": config.seed, "limit.seq_length": config.seq_length},
         versions={"mmpack": metadata.version("mmpack")},
         max_batch_bytes=tensor_bytes(most, most, tiling),
@@ -88,13 +94,13 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _stream_config(config: FinetuneConfig, batching: str) -> StreamConfig:
-    number = config.sequences_of("train")
+def _stream_config(config: FinetuneConfig, batching: str, sequences_per_sample: int) -> StreamConfig:
+    number, most = config.sequences_of("train"), config.layout.max_samples
     if batching == "packing":
         return StreamConfig(
             capacity=config.layout.capacity(config.packed_sequence_size),
             packing_buffer_size=config.packing_buffer_size,
-            max_samples=config.layout.max_samples,
+            max_samples=None if most is None else most // sequences_per_sample,
             seed=config.seed,
         )
     if batching == "padding":
@@ -131,4 +137,5 @@ def _estimate(data: TextFile, capacity: int) -> float:
             lengths.append(data.sample(index).num_tokens)
         except SampleError:
             continue
-    return capacity / (sum(lengths) / len(lengths)) if lengths else 1.0
+    per_sample = 2 if data.holds_pairs else 1
+    return per_sample * capacity / (sum(lengths) / len(lengths)) if lengths else 1.0

@@ -10,7 +10,7 @@ from mmpack.model.families.qwen2_vl import Qwen2VLSpec
 from mmpack.model.packed import PackedModel, PackedOutput, per_sample_loss
 from mmpack.model.pictures import PictureRules, check_embeddings_per_tile, embeddings_per_tile
 from mmpack.model.proof import Comparison, assert_loss_neutral, compare, unpack
-from mmpack.model.sequence_loss import Sequence, sequence_losses
+from mmpack.model.sequence_loss import Sequence, sequence_log_probs, sequence_losses
 from mmpack.model.spec import ModelSpec
 from mmpack.model.varlen import register_attention
 
@@ -34,6 +34,7 @@ __all__ = [
     "make_model_spec",
     "per_sample_loss",
     "register_attention",
+    "sequence_log_probs",
     "sequence_losses",
     "unpack",
 ]

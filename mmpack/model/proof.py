@@ -139,6 +139,7 @@ def unpack(batch: PackedBatch) -> list[PackedBatch]:
             sources=batch.sources[i : i + 1],
             num_loss_tokens=int((row["loss_weight"] > 0).sum()),
             num_samples=1,
+            pair_of_sample=(),
             **row,
         )
         singles.append(single)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmpack.batch import PackedBatch
+from mmpack.batch import IGNORE_INDEX, PackedBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -23,6 +23,22 @@ class Sequence:
 
 
 SequenceLoss = Callable[[Tensor, Sequence], Tensor]  # (n, V) logits and their sequence -> () loss
+
+
+def sequence_log_probs(logits_TV: Tensor, batch: PackedBatch) -> Tensor:
+    """(number of samples,) the log-probability of each sample's labels, summed, with gradient.
+
+    What a preference loss is made of. Of DPO (Rafailov et al., arXiv:2305.18290, equation 7), with the same of a
+    reference model: ``margin = (logs - reference)[batch.pairs]``, then ``-logsigmoid(beta * (margin[:, 0] -
+    margin[:, 1])).mean()``.
+    """
+    return sequence_losses(_log_prob, logits_TV, batch)
+
+
+def _log_prob(logits_nV: Tensor, sequence: Sequence) -> Tensor:
+    trained = sequence.labels != IGNORE_INDEX
+    logs = logits_nV[trained].float().log_softmax(dim=-1)
+    return logs.gather(1, sequence.labels[trained, None]).sum()
 
 
 def sequence_losses(loss: SequenceLoss, logits_TV: Tensor, batch: PackedBatch) -> Tensor:

@@ -11,13 +11,14 @@ from typing import Any
 from mmpack.errors import ConfigError, check_whole, nearest
 from mmpack.offline.chat import ChatTokens, NemoChatEncoder
 from mmpack.offline.conversations import ConversationEncoder
+from mmpack.offline.preference import PreferenceEncoder
 from mmpack.offline.records import FIELD_PAIRS, PromptResponse, PromptResponseEncoder, RecordEncoder, TextLimit
 from mmpack.offline.store import FORMAT
 from mmpack.packing import ALGORITHMS, check_capacity
 from mmpack.sources import SOURCES, detect
 from mmpack.templates import CHAT_TEMPLATE_NAMES, make_template
 
-OWN_FORMATS = ("prompt_response", "nemo_chat", "chat")  # the others are those of `mmpack.sources`
+OWN_FORMATS = ("prompt_response", "nemo_chat", "chat", "preference")  # the others are those of `mmpack.sources`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +30,8 @@ class PackConfig:
         output_path: folder of the new packed store.
         packed_sequence_size: tokens of a pack.
         record_format: ``prompt_response``, ``nemo_chat``, ``chat`` (OpenAI's if its records have messages, else
-            NeMo's), or a format of `mmpack.sources`; None: what the first readable record looks like.
+            NeMo's), ``preference`` (see `mmpack.offline.preference`), or a format of `mmpack.sources`; None: what the
+            first readable record looks like.
         seq_length: most tokens of one sequence; None for a whole pack.
         oversize: ``drop`` leaves a longer one out, ``truncate`` cuts it, ``raise`` stops.
         algorithm: a name in `mmpack.packing.ALGORITHMS`.
@@ -123,11 +125,16 @@ class PackConfig:
             return NemoChatEncoder(tokenizer, self.chat_tokens, limit)
         name = self.template or ("hf" if getattr(tokenizer, "chat_template", None) else "chatml")
         template = make_template(name, tokenizer=tokenizer, system=self.system, stop_string=self.stop_string)
+        if record_format == "preference":
+            return PreferenceEncoder(
+                tokenizer, self.form, template, limit, as_turns=self.template is not None, capacity=self.capacity,
+                sequence_multiple=self.sequence_multiple, add_bos=self.add_bos,
+            )  # fmt: skip
         return ConversationEncoder(tokenizer, record_format, template, limit, add_bos=self.add_bos)
 
     def key(self, record_format: str, encoder: RecordEncoder, input_hash: str, tokenizer_hash: str) -> str:
         """The cache key: a hash of every setting that changes the packs, of the input's bytes and of the tokenizer."""
-        template = encoder.describe() if isinstance(encoder, ConversationEncoder) else ""
+        template = encoder.describe() if isinstance(encoder, ConversationEncoder | PreferenceEncoder) else ""
         settings = asdict(self)
         for name in ("input_path", "output_path", "workers", "overwrite", "on_error"):
             del settings[name]
@@ -147,8 +154,12 @@ def resolve_format(wanted: str | None, record: object, prompt_template: str | No
     ('nemo_chat', 'sharegpt')
     >>> resolve_format("chat", {"messages": []}), resolve_format("chat", {"conversations": []})
     ('openai', 'nemo_chat')
+    >>> resolve_format(None, {"prompt": "", "chosen": "", "rejected": ""})
+    'preference'
     """
     fields = record if isinstance(record, dict) else {}
+    if wanted is None and "chosen" in fields and "rejected" in fields:
+        return "preference"
     if wanted == "chat":
         return "openai" if "messages" in fields else "nemo_chat"
     if wanted is not None:

@@ -90,9 +90,7 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
             raise ConfigError(f"{config.input_path}: none of {counts.num_records} records can be used ({skipped})")
         layout = Layout(sequence_multiple=config.sequence_multiple)
         rooms = [layout.room(int(length)) for length in pool.lengths_n]
-        packs = pack_lengths(
-            rooms, config.capacity, algorithm=config.algorithm, seed=config.seed, max_samples=config.max_samples
-        )
+        packs = _packs(rooms, config, rows_per_record=2 if record_format == "preference" else 1)
         report = PackReport(
             path=config.output_path,
             key=key,
@@ -111,6 +109,14 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
         )
         _write(folder, pool, packs, report, config)
     return report
+
+
+def _packs(rooms: list[int], config: PackConfig, *, rows_per_record: int) -> list[list[int]]:
+    """Which rows go into which pack; those of one record stand together."""
+    units = [sum(rooms[i : i + rows_per_record]) for i in range(0, len(rooms), rows_per_record)]
+    most = None if config.max_samples is None else config.max_samples // rows_per_record
+    packs = pack_lengths(units, config.capacity, algorithm=config.algorithm, seed=config.seed, max_samples=most)
+    return [[u * rows_per_record + k for u in pack for k in range(rows_per_record)] for pack in packs]
 
 
 def _write(folder: Path, pool: TokenPool, packs: list[list[int]], report: PackReport, config: PackConfig) -> None:

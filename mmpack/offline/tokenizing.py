@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, Reason, SampleError, WorkerError
+from mmpack.offline.preference import rows_of_record
 from mmpack.offline.records import RecordEncoder
 from mmpack.processes import end_with_parent, quiet_fork
 from mmpack.sources.json_files import Record
@@ -33,7 +34,7 @@ class TokenBlock:
     token_ids_t: NDArray[np.int32]
     loss_mask_t: NDArray[np.uint8]  # 1 where the next token is a target
     lengths_n: NDArray[np.int64]
-    record_n: NDArray[np.int64]  # for each row the number of its record, counted from 0
+    record_n: NDArray[np.int64]  # for each row the number of its record, counted from 0; a pair has two rows
     truncated: list[str]  # places of the records that were cut
     skipped: list[tuple[str, Reason, str]]  # place, reason, detail
     num_records: int
@@ -105,7 +106,7 @@ def encode_block(encoder: RecordEncoder, first: int, records: Sequence[Record], 
         try:
             if record.error is not None:
                 raise record.error
-            row = encoder.encode(record.data)
+            rows = rows_of_record(encoder, record.data)
         except ConfigError as error:
             raise ConfigError(f"{record.place}: {error}") from None
         except SampleError as error:
@@ -113,10 +114,11 @@ def encode_block(encoder: RecordEncoder, first: int, records: Sequence[Record], 
                 raise error.with_key(record.place) from None
             skipped.append((record.place, error.reason, error.detail))
             continue
-        ids.append(row.token_ids_n)
-        masks.append(row.loss_mask_n)
-        numbers.append(number)
-        if row.truncated:
+        for row in rows:
+            ids.append(row.token_ids_n)
+            masks.append(row.loss_mask_n)
+            numbers.append(number)
+        if any(row.truncated for row in rows):
             truncated.append(record.place)
     return TokenBlock(
         token_ids_t=np.concatenate(ids) if ids else np.zeros(0, dtype=np.int32),

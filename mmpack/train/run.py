@@ -49,9 +49,14 @@ def train(
 
     Raises:
         ConfigError: the folder holds a checkpoint and `resume_if_exists` is off, or none and it must; the data ended
-            with no pack; a device or a logger that is not there.
+            with no pack, or is preference data; a device or a logger that is not there.
         StateError: a checkpoint that does not fit.
     """
+    if getattr(data, "record_format", None) == "preference":
+        raise ConfigError(
+            "preference data: this trainer learns every answer, the rejected ones as well; compute a preference "
+            "loss in a loop of your own, with PackedBatch.pairs and mmpack.model.sequence_log_probs"
+        )
     run = _Run(config, data, model, on_record)
     return run.run()
 

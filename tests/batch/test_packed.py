@@ -229,3 +229,12 @@ def test_traps_of_an_attention_are_refused() -> None:
         refuse_traps({**masked, "attention_mask": masked["attention_mask"] == 0}, attention="eager")
     with pytest.raises(ConfigError, match="needs cu_seq_lens_q"):
         refuse_traps(masked, attention="mmpack_varlen")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [((0, 0), "name every sample"), ((-1, 0, 1, 0, 1, -1), "not whole"), ((-1, -1, 0, -1, -1, -1), "not whole")],
+)
+def test_check_knows_whole_pairs(pairs: tuple[int, ...], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        dataclasses.replace(tailed(), pair_of_sample=pairs).check()

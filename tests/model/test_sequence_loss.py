@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor, nn
 
 from mmpack.batch import IGNORE_INDEX
-from mmpack.model.sequence_loss import Sequence, sequence_losses
+from mmpack.model.sequence_loss import Sequence, sequence_log_probs, sequence_losses
 from tests.loss_neutral.packs import mixed_samples, model, pack
 
 
@@ -39,3 +40,19 @@ def test_a_pack_without_samples_gives_no_loss() -> None:
     assert losses.shape == (0,)
     losses.sum().backward()
     assert float(logits.grad.abs().sum()) == 0
+
+
+def test_log_probs_of_a_pair_give_dpo_of_the_samples_alone() -> None:
+    samples, policy = mixed_samples(), model()
+    batch = dataclasses.replace(pack(samples, multiple=8, total=400), pair_of_sample=(-1, 0, 0, 1, 1, -1)).check()
+    logs = sequence_log_probs(policy.logits(batch), batch)
+    for one, log in zip(samples, logs.tolist(), strict=True):
+        alone = pack([one])
+        losses = policy(alone).per_token_loss[0]
+        assert abs(float(losses.sum()) + log) < 1e-4
+    reference = torch.zeros(len(samples))
+    margin = (logs - reference)[batch.pairs]
+    loss = -nn.functional.logsigmoid(0.1 * (margin[:, 0] - margin[:, 1])).mean()
+    by_hand = [-math.log(1 / (1 + math.exp(-0.1 * float((logs[a] - logs[b]).detach())))) for a, b in ((1, 2), (3, 4))]
+    assert abs(float(loss.detach()) - sum(by_hand) / 2) < 1e-5
+    loss.backward()
