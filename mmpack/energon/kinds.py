@@ -25,7 +25,7 @@ from megatron.energon.flavors.vqa_and_ocr import VQAOCRSample
 
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.sample import Conversation, Picture, PictureSlot, Turn
-from mmpack.sources import SOURCES, checks
+from mmpack.sources import SOURCES, checks, similarity
 
 KindResult = tuple[tuple[Turn, ...], tuple[Picture, ...]]
 Encoder = Callable[[Any], Conversation]
@@ -70,24 +70,15 @@ def _interleaved(sample: Any) -> KindResult:
 
 
 def _similarity_interleaved(sample: Any) -> KindResult:
-    """Each picture stands before the text it is matched to; the texts, which are sentences, are joined by blanks."""
-    if sample.matched_text_indices is None:
-        raise SampleError(Reason.MISSING_FIELD, "no matched_text_indices say where the pictures stand")
-    matched = checks.list_of(_plain(sample.matched_text_indices), "'matched_text_indices'")
+    """Each picture stands before the text it is matched to, by number or by the similarity matrix."""
     images = checks.list_of(sample.images, "'images'")
     texts = [checks.text_of(_plain(text), "a text") for text in checks.list_of(sample.texts, "'texts'")]
-    if len(matched) != len(images) or not all(i in range(len(texts)) for i in matched):
-        raise SampleError(
-            Reason.PLACEHOLDER_COUNT,
-            f"matched_text_indices are not one of {len(texts)} texts for each of {len(images)} pictures",
-        )
-    sequence: list[Any] = []
-    pictures: list[Any] = []
-    for i, text in enumerate(texts):
-        here = [picture for picture, place in zip(images, matched, strict=True) if place == i]
-        pictures += here
-        sequence += [{"image": None}] * len(here)
-        sequence.append(f" {text}" if i else text)
+    matched = similarity.matched_texts(
+        len(images), len(texts), _plain(sample.matched_text_indices), _plain(sample.similarity_matrix)
+    )
+    order = similarity.in_reading_order(texts, matched)
+    pictures = [images[entry] for entry in order if isinstance(entry, int)]
+    sequence = [{"image": None} if isinstance(entry, int) else entry for entry in order]
     return _as_record("interleaved", {"sequence": sequence}, pictures)
 
 

@@ -1,4 +1,5 @@
-"""A document with pictures in it: ``{"sequence": [...]}``, or ``{"texts": [...], "images": [...]}`` side by side.
+"""A document with pictures in it: ``{"sequence": [...]}``, or ``{"texts": [...], "images": [...]}`` side by side, or
+texts and pictures that are matched by ``"matched_text_indices"`` or by a ``"similarity_matrix"``.
 
 It becomes one turn of the assistant without a question before it: all of its text is learned, its pictures are not.
 
@@ -8,6 +9,9 @@ Rules, each with its reason when it is broken:
   ``"image"`` instead, a list in the order of the pictures.
 * ``"texts"`` and ``"images"`` are lists of one length; at each place one of them is null and the other is not.
 * Texts are literal and follow each other as they are: nothing is put between them.
+* With ``"matched_text_indices"`` (a text's number for each picture) or a ``"similarity_matrix"`` (a row for each
+  picture, a column for each text; the greatest of a row is its text) every picture stands before its text, as in
+  energon's `SimilarityInterleavedSample`. The texts are sentences then: a blank is put between them.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ from typing import Any
 
 from mmpack.errors import Reason, SampleError
 from mmpack.sample import Part, PictureSlot, Role, Turn
-from mmpack.sources import ParsedRecord, checks
+from mmpack.sources import ParsedRecord, checks, similarity
 
 
 def parse_interleaved(record: object) -> ParsedRecord:
     """The checked record. Raises SampleError with the first rule that it breaks."""
     record = checks.object_of(record)
+    if any(record.get(field) is not None for field in similarity.FIELDS):
+        return _parse_matched(record)
     listed = checks.image_names(record, "image")
     entries = _side_by_side(record) if record.get("sequence") is None and "texts" in record else _in_sequence(record)
     parts: list[Part] = []
@@ -37,6 +43,21 @@ def parse_interleaved(record: object) -> ParsedRecord:
     if not parts:
         raise SampleError(Reason.EMPTY_CONVERSATION, "the document is empty")
     return checks.checked([Turn(role=Role.ASSISTANT, parts=tuple(parts))], listed or tuple(own))
+
+
+def _parse_matched(record: Mapping[str, Any]) -> ParsedRecord:
+    names = checks.image_names(record)
+    texts = [checks.text_of(text, "a text") for text in checks.list_of(checks.field_of(record, "texts")[1], "'texts'")]
+    matched = similarity.matched_texts(len(names), len(texts), *(record.get(field) for field in similarity.FIELDS))
+    if "image_source" in record:
+        matched.sort()  # the converter has put the pictures in reading order
+    sequence = similarity.in_reading_order(texts, matched)
+    order = [entry for entry in sequence if isinstance(entry, int)]
+    slots = iter(range(len(order)))
+    parts: list[Part] = [
+        PictureSlot(next(slots)) if isinstance(entry, int) else entry for entry in sequence if entry != ""
+    ]
+    return checks.checked([Turn(role=Role.ASSISTANT, parts=tuple(parts))], tuple(names[i] for i in order))
 
 
 _Entry = tuple[Any, Any]  # a text and None, or None and a picture

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mmpack.errors import ConfigError
+from mmpack.sources import parser_for
 from tests.convert.helpers import jpeg, run, samples, tar_of, turns
 
 needs_pyarrow = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow (extra hf) is not here")
@@ -357,3 +358,17 @@ def test_a_kind_of_source_in_place_of_a_format(tmp_path: Path) -> None:
         run(source, tmp_path / "out2", format="parquet")
     with pytest.raises(ConfigError, match="unknown record format 'parket'"):
         run(source, tmp_path / "out2", format="parket")
+
+
+def test_pictures_matched_by_likeness_are_read_again_as_they_were(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path, 3)
+    record = {
+        "texts": ["One.", "Two."],
+        "images": ["0.jpg", "1.jpg", "2.jpg"],
+        "similarity_matrix": [[0.1, 0.9], [0.8, 0.3], [0.2, 0.4]],
+    }
+    run(write_json(tmp_path / "a.jsonl", [record]), tmp_path / "out")
+    ((stored, parts),) = samples(tmp_path / "out").values()
+    assert parts == [pictures[1], pictures[0], pictures[2]]
+    again = parser_for("auto")(stored)
+    assert (again.turns[0].text, again.image_names) == ("<image>One.<image><image> Two.", tuple(stored["image"]))

@@ -262,6 +262,13 @@ def test_faults_of_typed_samples() -> None:
     assert reason_of(SimilarityInterleavedSample(**base(), **matched)) is Reason.MISSING_FIELD
     wrong = SimilarityInterleavedSample(**base(), **matched, matched_text_indices=[1])
     assert reason_of(wrong) is Reason.PLACEHOLDER_COUNT
+    likeness = torch.tensor([[0.1, 0.8], [0.7, 0.2], [0.3, 0.4]])
+    pictured: dict[str, Any] = {"images": [b"x", b"y", b"z"], "texts": ["One.", "Two."], "similarity_matrix": likeness}
+    conversation = to_conversation(SimilarityInterleavedSample(**base(), **pictured))
+    assert [picture.data for picture in conversation.pictures] == [b"y", b"x", b"z"]
+    assert conversation.turns[0].text == "<image>One.<image><image> Two."
+    given = SimilarityInterleavedSample(**base(), **pictured, matched_text_indices=[0, 0, 0])
+    assert to_conversation(given).turns[0].text == "<image><image><image>One. Two."
     lost = SimilarityInterleavedSample(**base(), images=None, texts=["a"], matched_text_indices=[])
     assert reason_of(lost) is Reason.WRONG_TYPE
 

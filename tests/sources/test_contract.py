@@ -188,10 +188,23 @@ def broken_records(draw: st.DrawFn, good: dict[str, Any]) -> Any:
     return record
 
 
-@pytest.mark.parametrize("name", FORMATS)
+MATCHED = {
+    "texts": ["one", "answer"],
+    "images": ["a.png", "b.png"],
+    "matched_text_indices": [1, 0],
+    "similarity_matrix": [[0.5, 1], [2, 0]],
+}
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "matched", "matched by likeness"])
 def test_a_record_with_one_fault_is_parsed_or_refused(name: str) -> None:
+    good = GOOD.get(name) or MATCHED
+    if name == "matched by likeness":
+        good = {field: value for field, value in MATCHED.items() if field != "matched_text_indices"}
+    name = name if name in FORMATS else "interleaved"
+
     @settings(max_examples=80, deadline=None)
-    @given(record=broken_records(GOOD[name]))
+    @given(record=broken_records(good))
     def check(record: object) -> None:
         detect(record)
         try:

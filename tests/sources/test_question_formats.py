@@ -81,6 +81,20 @@ def test_a_document_is_learned_as_a_whole() -> None:
     assert parse("interleaved", sequence=["a", {"image": None}], image=["0.png"]).image_names == ("0.png",)
 
 
+def test_a_document_matched_by_likeness() -> None:
+    likeness = [[0.1, 0.8, 0.8], [0.7, 0.2, -1], [0, 3, 0]]
+    parsed = parse("interleaved", texts=["One.", "Two.", "<image>"], images=["a", "b", "c"], similarity_matrix=likeness)
+    first, second, third = (PictureSlot(i) for i in range(3))
+    assert parsed.turns[0].parts == (first, "One.", second, third, " Two.", " <image>")
+    assert parsed.image_names == ("b", "a", "c")
+    given = {"matched_text_indices": [2, 0], "similarity_matrix": None}
+    parsed = parse("interleaved", texts=["One.", "Two.", "Three."], images=["a", {"path": "b"}], **given)
+    assert (parsed.turns[0].text, parsed.image_names) == ("<image>One. Two.<image> Three.", ("b", "a"))
+    again = {"image": ["0.png", "1.png"], "image_source": None, "images": ["a", "b"], **given}
+    parsed = parse("interleaved", texts=["One.", "Two.", "Three."], **again)  # as the converter writes it
+    assert (parsed.turns[0].text, parsed.image_names) == ("<image>One. Two.<image> Three.", ("0.png", "1.png"))
+
+
 def test_texts() -> None:
     assert parts("text", text=" a <image>\r\n") == [(" a <image>\r\n",)]
     assert parse("text", text="a").turns[0].trained
@@ -160,6 +174,16 @@ BROKEN: list[tuple[str, dict[str, Any], Reason]] = [
     ("interleaved", {"texts": ["a"], "images": [None, "1"]}, Reason.WRONG_TYPE),
     ("interleaved", {"texts": ["a"], "images": ["1"]}, Reason.WRONG_TYPE),
     ("interleaved", {"texts": [None], "images": [None]}, Reason.WRONG_TYPE),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "matched_text_indices": [1]}, Reason.PLACEHOLDER_COUNT),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "matched_text_indices": [-1]}, Reason.PLACEHOLDER_COUNT),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "matched_text_indices": [0.0]}, Reason.PLACEHOLDER_COUNT),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "matched_text_indices": []}, Reason.PLACEHOLDER_COUNT),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "matched_text_indices": 0}, Reason.WRONG_TYPE),
+    ("interleaved", {"texts": ["a", None], "images": ["1"], "matched_text_indices": [0]}, Reason.WRONG_TYPE),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "similarity_matrix": [[1, 2]]}, Reason.PLACEHOLDER_COUNT),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "similarity_matrix": [[True]]}, Reason.WRONG_TYPE),
+    ("interleaved", {"texts": ["a"], "images": ["1"], "similarity_matrix": [[float("nan")]]}, Reason.WRONG_TYPE),
+    ("interleaved", {"texts": [" "], "images": ["1"], "similarity_matrix": [[1]]}, Reason.NO_ANSWER),
     ("text", {"text": 3}, Reason.WRONG_TYPE),
     ("text", {"text": " "}, Reason.NO_ANSWER),
     ("text", {"text": "a", "image": "1"}, Reason.PLACEHOLDER_COUNT),
