@@ -40,6 +40,11 @@ class Counts:
     num_pictures: int = 0
     num_too_long: int = 0  # good, but longer than the settings allow
 
+    @property
+    def num_samples(self) -> int:
+        """Good and bad ones."""
+        return len(self.tokens) + self.num_too_long + len(self.bad)
+
     def add(self, other: Counts) -> None:
         """Adds what was met behind this part."""
         self.bad += other.bad

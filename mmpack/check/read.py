@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import multiprocessing
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -22,11 +17,11 @@ from mmpack.check.facts import BadSample, CheckReport, Counts, Fill
 from mmpack.encode import SampleEncoder
 from mmpack.energon.reader import META_FOLDER, SourceConfig
 from mmpack.energon.source import EnergonSource
-from mmpack.errors import ConfigError, Reason, SampleError, WorkerError
+from mmpack.engine import Engine, check_engine, open_engine, tick
+from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.images import decode_image, image_size
 from mmpack.indexed import LlavaFile, open_pictures
 from mmpack.layout import Layout
-from mmpack.processes import end_with_parent, quiet_fork
 from mmpack.sample import Conversation
 from mmpack.stats import CHOSEN, fill_stats
 from mmpack.stream.contract import ReadFault
@@ -50,6 +45,8 @@ class CheckConfig:
         image_root: the pictures of a file of records: a folder or a tar file; None for the file's folder.
         record_format: of a file of records.
         workers: processes; 1 reads in this one.
+        engine: ``local``, or ``ray`` for a Ray cluster whose machines all see the data under the same name.
+        address: of the Ray cluster; None for ``RAY_ADDRESS``, or one that is started here with `workers` CPUs.
         max_bad: share of bad samples up to which the data passes.
 
     Raises:
@@ -68,10 +65,13 @@ class CheckConfig:
     record_format: str = "auto"
     workers: int = 1
     max_bad: float = 0.0
+    engine: str = "local"
+    address: str | None = None
 
     def __post_init__(self) -> None:
         if not self.path.exists():
             raise ConfigError(f"{str(self.path)!r} does not exist")
+        check_engine(self.engine, self.address)
         if self.workers < 1:
             raise ConfigError(f"workers={self.workers}; it must be at least 1")
         if not 0 <= self.max_bad <= 1:
@@ -91,26 +91,8 @@ def check(config: CheckConfig, progress: Progress = lambda done, total: None) ->
         WorkerError: a worker process died.
     """
     started = time.perf_counter()
-    damaged: list[tuple[str, str]] = []
-    splits: tuple[str, ...] = ()
-    calls: list[Callable[[_Tick], Counts]] = []
-    num_slices = 1 if config.workers == 1 else _SLICES * config.workers
-    if config.is_dataset:
-        splits = tuple(config.splits or dataset_splits(config.path))
-        sources = [_source(config, split) for split in splits]
-        wholes = [EnergonSource(source, stream=0, num_streams=1, on_fault=lambda e, n: None) for source in sources]
-        damaged = [shard for whole in wholes for shard in whole.damaged_shards]
-        total = sum(whole.num_samples for whole in wholes)
-        for source in sources:
-            calls += [_SplitSlice(config, source, i, num_slices) for i in range(num_slices)]
-    else:
-        root = config.image_root if config.image_root is not None else config.path.parent
-        file = LlavaFile(config.path, pictures=open_pictures(root), record_format=config.record_format)
-        total = len(file)
-        calls += [_RecordSlice(config, file, i, num_slices) for i in range(num_slices)]
-    counts = Counts()
-    for part in _run(calls, config.workers, total, progress):
-        counts.add(part)
+    with closing(open_engine(config.engine, config.workers, address=config.address, what="checking")) as engine:
+        splits, damaged, counts = _read_all(config, engine, progress)
     return CheckReport(
         path=str(config.path),
         splits=splits,
@@ -122,6 +104,35 @@ def check(config: CheckConfig, progress: Progress = lambda done, total: None) ->
         max_bad=config.max_bad,
         seconds=time.perf_counter() - started,
     )
+
+
+def _read_all(
+    config: CheckConfig, engine: Engine, progress: Progress
+) -> tuple[tuple[str, ...], list[tuple[str, str]], Counts]:
+    """The splits that were read, the shards that cannot be opened, and what was met."""
+    damaged: list[tuple[str, str]] = []
+    splits: tuple[str, ...] = ()
+    calls: list[Callable[[], Counts]] = []
+    num_slices = 1 if engine.parallel == 1 else _SLICES * engine.parallel
+    if config.is_dataset:
+        splits = tuple(config.splits or dataset_splits(config.path))
+        sources = [_source(config, split) for split in splits]
+        wholes = [EnergonSource(source, stream=0, num_streams=1, on_fault=lambda e, n: None) for source in sources]
+        damaged = [shard for whole in wholes for shard in whole.damaged_shards]
+        total = sum(whole.num_samples for whole in wholes)
+        for source in sources:
+            calls += [_SplitSlice(config, source, i, num_slices) for i in range(num_slices)]
+        sees = [config.path]
+    else:
+        root = config.image_root if config.image_root is not None else config.path.parent
+        file = LlavaFile(config.path, pictures=open_pictures(root), record_format=config.record_format)
+        total = len(file)
+        calls += [_RecordSlice(config, file, i, num_slices) for i in range(num_slices)]
+        sees = [config.path, root]
+    counts = Counts()
+    for part in _run(engine, calls, sees, total, progress):
+        counts.add(part)
+    return splits, damaged, counts
 
 
 def _damaged_shards(damaged: Sequence[tuple[str, str]], counts: Counts) -> tuple[tuple[str, str], ...]:
@@ -162,9 +173,6 @@ def _source(config: CheckConfig, split: str) -> SourceConfig:
     )
 
 
-_Tick = Callable[[], None]  # called for every sample
-
-
 @dataclass(frozen=True, slots=True)
 class _SplitSlice:
     """One stretch of a split."""
@@ -174,7 +182,7 @@ class _SplitSlice:
     number: int
     num_slices: int
 
-    def __call__(self, tick: _Tick) -> Counts:
+    def __call__(self) -> Counts:
         counts = Counts()
 
         def on_fault(error: Exception, name: str) -> None:
@@ -212,7 +220,7 @@ class _RecordSlice:
     number: int
     num_slices: int
 
-    def __call__(self, tick: _Tick) -> Counts:
+    def __call__(self) -> Counts:
         counts = Counts()
         encoder = _counting(self.config.encoder)
         first, last = (len(self.file) * i // self.num_slices for i in (self.number, self.number + 1))
@@ -277,58 +285,24 @@ def _fill(counts: Counts, config: CheckConfig) -> Fill | None:
     )
 
 
-_counter: Any = None  # in a worker process: how many samples all of them have read
+def _call(calls: Sequence[Callable[[], Counts]], number: int) -> Counts:
+    return calls[number]()
 
 
-def _start_worker(parent: int, counter: Any) -> None:
-    global _counter
-    _counter = counter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent handles it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent(parent)
-
-
-_calls: Sequence[Callable[[_Tick], Counts]] = ()  # inherited by workers, so that nothing of it is pickled
-
-
-def _call(number: int) -> Counts:
-    def tick() -> None:
-        with _counter.get_lock():
-            _counter.value += 1
-
-    return _calls[number](tick)
-
-
-def _run(calls: Sequence[Callable[[_Tick], Counts]], workers: int, total: int, progress: Progress) -> Iterator[Counts]:
+def _run(
+    engine: Engine, calls: Sequence[Callable[[], Counts]], sees: Sequence[Path], total: int, progress: Progress
+) -> Iterator[Counts]:
     """What each call counts, in order."""
-    if workers == 1:
-        done = 0
+    done = 0
 
-        def tick() -> None:
-            nonlocal done
-            done += 1
-            progress(done, total)
+    def ticked(count: int) -> None:
+        nonlocal done
+        done = max(done, count)
+        progress(done, total)
 
-        for call in calls:
-            yield call(tick)
-        return
-    global _calls
-    context = multiprocessing.get_context("fork")
-    counter = context.Value("q", 0)
-    _calls = calls
-    try:
-        with quiet_fork(), ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), counter)) as pool:
-            jobs: list[Future[Counts]] = [pool.submit(_call, number) for number in range(len(calls))]
-            try:
-                while wait(jobs, timeout=0.2).not_done:
-                    progress(counter.value, total)
-                progress(counter.value, total)
-                for job in jobs:
-                    yield job.result()
-            except BrokenProcessPool:
-                raise WorkerError("a checking process died, perhaps for want of memory; try fewer workers") from None
-            finally:
-                for job in jobs:
-                    job.cancel()
-    finally:
-        _calls = ()
+    counted = 0
+    with closing(engine.map(calls, _call, range(len(calls)), ticked=ticked, sees=sees)) as results:
+        for counts in results:
+            yield counts
+            counted += counts.num_samples  # a cluster's tasks do not say how far they are
+            ticked(counted)

@@ -22,6 +22,14 @@ Set = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 ConfigFile = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, such as configs/demo.yaml.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(help="local, or ray: a Ray cluster whose machines see the same folders. [default: local]"),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Of the Ray cluster. [default: RAY_ADDRESS, or one is started here]"),
+]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the picture as one HTML file.")]
 Png = Annotated[Path | None, typer.Option("--png", help="Write the picture as PNG (needs matplotlib).")]
 
@@ -99,6 +107,8 @@ def convert(
     length_index: Annotated[
         Path | None, typer.Option(help="Measure all lengths for this YAML file's data.order=global_plan.")
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
     set_: Set = None,
     json_: Json = False,
 ) -> None:
@@ -116,6 +126,8 @@ def convert(
         "max_bytes_per_shard": max_bytes_per_shard,
         "max_bad_share": max_bad,
         "overwrite": overwrite or None,
+        "engine": engine,
+        "address": address,
     }
     given = {name: value for name, value in options.items() if value is not None}
     run(build_config(src, dst, given, set_ or []), as_json=json_, length_index=length_index)
@@ -231,6 +243,8 @@ def pack(
     data_parallel_size: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 1,
     micro_batch_size: Annotated[int, typer.Option(help="Of the packed run; only 1.")] = 1,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
+    engine: Engine = None,
+    address: Address = None,
     set_: Set = None,
     json_: Json = False,
 ) -> None:
@@ -246,6 +260,8 @@ def pack(
         "template": template,
         "workers": workers,
         "overwrite": overwrite or None,
+        "engine": engine,
+        "address": address,
         **named_values(set_ or []),
     }
     run(
@@ -308,6 +324,8 @@ def check(
     length_index: Annotated[
         bool, typer.Option("--length-index", help="Measure all lengths for --config's data.order=global_plan.")
     ] = False,
+    engine: Engine = None,
+    address: Address = None,
     html: Html = None,
     set_: Set = None,
     json_: Json = False,
@@ -329,6 +347,8 @@ def check(
         html=html,
         as_json=json_,
         length_index=length_index,
+        engine=engine or "local",
+        address=address,
     )
     raise typer.Exit(code)
 

@@ -31,12 +31,16 @@ def run(
     html: Path | None,
     as_json: bool,
     length_index: bool = False,
+    engine: str = "local",
+    address: str | None = None,
 ) -> int:
     """Checks, shows, and leaves bad samples out, measures lengths where asked. Returns 0, or 1 above the budget."""
     if not path.exists():
         raise ConfigError(f"{str(path)!r} does not exist; give the folder of an Energon dataset, a metadataset's YAML "
                           "file, or a file of records")  # fmt: skip
-    settings = _settings(path, config, overrides, split, image_root, record_format, deep, max_bad, workers)
+    settings = _settings(
+        path, config, overrides, split, image_root, record_format, deep, max_bad, workers, engine, address
+    )
     if leave_out and not settings.is_dataset:
         raise ConfigError(f"--quarantine: {path} is no Energon dataset; `mmpack convert` skips its bad samples")
     if length_index and (config is None or not settings.is_dataset):
@@ -77,6 +81,8 @@ def _settings(
     deep: bool,
     max_bad: float,
     workers: int,
+    engine: str,
+    address: str | None,
 ) -> CheckConfig:
     file = package_path("demo_data/demo.yaml") if config is None else config
     read = read_config(file, [f"data.path={path}", *overrides] if config is None else overrides)
@@ -98,6 +104,8 @@ def _settings(
         record_format=record_format,
         workers=workers,
         max_bad=max_bad,
+        engine=engine,
+        address=address,
     )
 
 

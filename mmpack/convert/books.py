@@ -11,6 +11,7 @@ import json
 import struct
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,24 @@ _BLOCK_ROWS = 1 << 16
 _REASONS = list(Reason)
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceFile:
+    """Where all records stand, in a file that any process can read."""
+
+    path: Path
+
+    def at(self, positions: NDArray[np.int64]) -> list[Place]:
+        """Where the records at `positions`, which ascend, stand."""
+        first = int(positions[0])
+        rows = self.rows(first, int(positions[-1]) + 1 - first)
+        return [Place(*row) for row in rows[positions - first, :4].tolist()]
+
+    def rows(self, first: int, count: int) -> NDArray[np.int64]:
+        """The numbers of `count` records from `first`, (count, 5)."""
+        values = np.fromfile(self.path, dtype="<i8", count=count * _COLUMNS, offset=first * _ROW.size)
+        return values.reshape(-1, _COLUMNS)
+
+
 class Books:
     """Writes down records as they are found, then what becomes of them.
 
@@ -39,7 +58,8 @@ class Books:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._reasons = array("B")  # of each record, 1 + its place in the enumeration; 0: good so far
-        self._rows = (folder / "places").open("wb")
+        self.places = PlaceFile(folder / "places")
+        self._rows = self.places.path.open("wb")
         self._ids = (folder / "ids").open("w", encoding="ascii")
         self._faults: list[Path] = []
         self._fault_file: Any = None
@@ -60,7 +80,7 @@ class Books:
         return len(self._reasons) - 1
 
     def close(self) -> None:
-        """All records are known. Places can be asked for from now on, in this process and in its children."""
+        """All records are known. `places` can be asked from now on, in any process."""
         self._rows.close()
         self._ids.close()
 
@@ -75,16 +95,6 @@ class Books:
         """A record is bad, and why."""
         self._reasons[position] = 1 + _REASONS.index(reason)
         self._fault_file.write(json.dumps([position, reason.value, detail]) + "\n")
-
-    def places(self, positions: NDArray[np.int64]) -> list[Place]:
-        """Where the records at `positions`, which ascend, stand."""
-        first = int(positions[0])
-        rows = self._read_rows(first, int(positions[-1]) + 1 - first)
-        return [Place(*row) for row in rows[positions - first, :4].tolist()]
-
-    def _read_rows(self, first: int, count: int) -> NDArray[np.int64]:
-        values = np.fromfile(self._folder / "places", dtype="<i8", count=count * _COLUMNS, offset=first * _ROW.size)
-        return values.reshape(-1, _COLUMNS)
 
     def usable(self) -> NDArray[np.int64]:
         """Positions of the records that are not known to be bad."""
@@ -108,7 +118,7 @@ class Books:
         good = self._good()
         hashes = np.empty(len(good), dtype=np.int64)
         for first in range(0, len(good), _BLOCK_ROWS):
-            hashes[first : first + _BLOCK_ROWS] = self._read_rows(first, min(_BLOCK_ROWS, len(good) - first))[:, -1]
+            hashes[first : first + _BLOCK_ROWS] = self.places.rows(first, min(_BLOCK_ROWS, len(good) - first))[:, -1]
         hashes = hashes[good & (hashes != 0)]
         hashes.sort()
         return int(np.count_nonzero(hashes[1:] == hashes[:-1]))

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from mmpack.engine import check_engine
 from mmpack.errors import ConfigError
 from mmpack.sources import AUTO, parser_for
 
@@ -51,6 +52,11 @@ class ConvertConfig:
         max_bytes_per_shard: a shard that would get larger is cut in several; one sample may be larger alone.
         max_bad_share: largest share of bad records, 0 to 1; with more of them nothing is written. None for any.
         overwrite: replace `dst` if it exists.
+        engine: ``local``, or ``ray``: the shards are written by a Ray cluster whose machines all see the source, the
+            pictures and `dst` under the same names. The result is the same; a run that is broken off is taken over by
+            the next one with the same settings.
+        address: of the Ray cluster, such as ``auto`` or ``host:6379``; None for ``RAY_ADDRESS`` or, without that, one
+            that is started here with `workers` CPUs.
     """
 
     src: Path
@@ -65,6 +71,8 @@ class ConvertConfig:
     max_bytes_per_shard: int = 1_000_000_000
     max_bad_share: float | None = None
     overwrite: bool = False
+    engine: str = "local"
+    address: str | None = None
 
     def __post_init__(self) -> None:
         if self.format not in SOURCE_KINDS:
@@ -74,6 +82,7 @@ class ConvertConfig:
                 object.__setattr__(self, name, Path(path))
         if self.on_error not in ON_ERROR:
             raise ConfigError(f"on_error={self.on_error!r}; allowed: {', '.join(ON_ERROR)}")
+        check_engine(self.engine, self.address)
         if self.workers < 0:
             raise ConfigError(f"workers={self.workers}; it must not be negative")
         if self.max_samples_per_shard < 1:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from mmpack.convert.books import Books
 from mmpack.convert.config import REPORT_NAME, SOURCE_KINDS, ConvertConfig, ConvertReport, Progress, SampleReports
-from mmpack.convert.folder import partial_folder, take_place
+from mmpack.convert.folder import remove_hidden, take_place
 from mmpack.convert.plan import plan_shards
 from mmpack.convert.shards import ShardJob, name_of, run_shards
+from mmpack.convert.takeover import DONE, work_folder
 from mmpack.energon.writer import META_FOLDER, DatasetIndex
+from mmpack.engine import Engine, open_engine
 from mmpack.errors import ConfigError, DataError, SampleError
 from mmpack.processes import terminate_as_exit
 from mmpack.readers import Reader, find_source, settle
@@ -24,7 +26,7 @@ _MAX_NOTES = 100
 
 
 def convert(config: ConvertConfig, progress: Progress = lambda done, total: None) -> ConvertReport:
-    """Converts, or leaves nothing behind.
+    """Converts, or leaves nothing behind; on a cluster, where it is broken off, what the next run takes over.
 
     Raises:
         ConfigError: the source cannot be read, the destination exists, or a split would be empty.
@@ -43,18 +45,34 @@ def convert(config: ConvertConfig, progress: Progress = lambda done, total: None
         _check_replaceable(config.dst, (config.src, *source.files), image_root)
     if not image_root.is_dir():
         raise ConfigError(f"image_root={str(image_root)!r} is not a folder")
-    with terminate_as_exit(), partial_folder(config.dst) as folder:
-        books = Books(folder / ".spool")
+    with (
+        closing(open_engine(config.engine, config.workers, address=config.address, what="converting")) as engine,
+        terminate_as_exit(),
+        work_folder(config, source.files, image_root) as (folder, spool),
+    ):
+        books = Books(spool)
         try:
-            reader = source.open(folder / ".spool" / "source")
+            reader = source.open(spool / "source")
             formats = _check_records(config, reader, books)
-            run = _Run(config, reader, books, image_root, formats, folder)
+            job = ShardJob(
+                folder=folder,
+                spool=spool,
+                done=None if config.engine == "local" else folder / DONE,
+                sources=source.files,
+                reader=reader,
+                places=books.places,
+                image_root=image_root,
+                format=config.record_format,
+                on_error=config.on_error,
+                max_bytes=config.max_bytes_per_shard,
+            )
+            run = _Run(config, engine, job, books, formats)
             report = run.to_report(progress)
             report = replace(report, seconds=time.perf_counter() - started)
             books.write_report(report, folder)
         finally:
             books.release()
-        shutil.rmtree(folder / ".spool")
+        remove_hidden(folder, keep=(META_FOLDER,))
         take_place(folder, config.dst)
     return report
 
@@ -97,6 +115,13 @@ def _check_records(config: ConvertConfig, reader: Reader, books: Books) -> Count
     return formats
 
 
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Removes shards that are not of these names: an earlier attempt had more."""
+    for path in folder.glob("*.tar*"):
+        if path.name.removesuffix(".idx") not in names:
+            path.unlink()
+
+
 def _counts(books: Books) -> str:
     """The faults in words, with one of them as an example."""
     counts = ", ".join(f"{count} {reason}" for reason, count in books.skipped().items())
@@ -116,26 +141,18 @@ class _Run:
     def __init__(
         self,
         config: ConvertConfig,
-        reader: Reader,
+        engine: Engine,
+        job: ShardJob,
         books: Books,
-        image_root: Path,
         formats: Counter[str],
-        folder: Path,
     ) -> None:
         self._config = config
-        self._reader = reader
+        self._engine = engine
+        self._job = job
+        self._reader = job.reader
         self._books = books
         self._formats = formats
-        self._folder = folder
-        self._job = ShardJob(
-            folder=folder,
-            reader=reader,
-            books=books,
-            image_root=image_root,
-            format=config.record_format,
-            on_error=config.on_error,
-            max_bytes=config.max_bytes_per_shard,
-        )
+        self._folder = job.folder
 
     def to_report(self, progress: Progress) -> ConvertReport:
         for attempt in (1, 2):
@@ -147,21 +164,18 @@ class _Run:
         return report
 
     def _write(self, progress: Progress) -> ConvertReport:
-        """Writes and indexes the shards into the emptied folder, and notes what became of each record."""
-        for path in self._folder.iterdir():
-            if path.name == META_FOLDER:
-                shutil.rmtree(path)
-            elif path.is_file():
-                path.unlink()
+        """Writes and indexes the shards, and notes what became of each record."""
+        shutil.rmtree(self._folder / META_FOLDER, ignore_errors=True)
         config, books = self._config, self._books
         tasks = plan_shards(config, books.usable())
         splits = dict.fromkeys(config.split, 0)
         done = books.num_bad
         num_bytes = num_shards = num_pictures = 0
+        names: set[str] = set()
         split_before = ""
         with (
             closing(DatasetIndex(self._folder, list(config.split))) as index,
-            closing(run_shards(self._job, tasks, config.workers)) as results,
+            closing(run_shards(self._engine, self._job, tasks)) as results,
         ):
             for task, result in zip(tasks, results, strict=True):
                 if task.split != split_before:
@@ -169,6 +183,7 @@ class _Run:
                     split_before = task.split
                 for fault in result.faults:
                     books.fault(*fault)
+                names.update(shard.name for shard in result.shards)
                 for shard in result.shards:
                     index.add(task.split, shard.name, shard.samples)
                     num_bytes += shard.num_bytes
@@ -179,6 +194,7 @@ class _Run:
                 if result.faults:
                     _keep_budget(config, books)
                 progress(done, len(books))
+            _remove_others(self._folder, names)
             index.finish(next(iter(self._formats)) if len(self._formats) == 1 else AUTO)
         return ConvertReport(
             path=config.dst,

@@ -1,26 +1,21 @@
-"""Records and pictures -> shards, here or in worker processes."""
+"""Records and pictures -> shards, by whatever engine runs the tasks."""
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import os
-import signal
-from collections import deque
-from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import hashlib
+import uuid
+import zlib
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from mmpack.convert.books import Books, key_of
+from mmpack.convert.books import PlaceFile, key_of
 from mmpack.convert.pictures import find_picture
 from mmpack.convert.plan import ShardTask
 from mmpack.energon.writer import OutSample, Part, ShardWriter, StoredSample, sample_parts, stored_bytes
-from mmpack.errors import Reason, SampleError, WorkerError
+from mmpack.engine import Engine, Remembered, stopped
+from mmpack.errors import Reason, SampleError
 from mmpack.images import image_extension
-from mmpack.processes import end_with_parent, quiet_fork
 from mmpack.readers import FoundSample, Reader, settle
 from mmpack.sources import parser_for
 from mmpack.sources.json_files import Record
@@ -28,11 +23,18 @@ from mmpack.sources.json_files import Record
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardJob:
-    """What all shards have in common."""
+    """What all shards have in common; it can be sent to other machines.
+
+    `spool` holds what this run alone needs, within `folder`: shards grow there and are moved to their place whole.
+    `done` is the folder that remembers finished shards for another run; None to remember nothing.
+    """
 
     folder: Path
+    spool: Path
+    done: Path | None
+    sources: tuple[Path, ...]
     reader: Reader
-    books: Books
+    places: PlaceFile
     image_root: Path
     format: str
     on_error: str
@@ -46,6 +48,7 @@ class WrittenShard:
     name: str
     samples: list[StoredSample]
     num_bytes: int
+    checksum: tuple[int, int] | None = None  # of the file and its index; taken where shards are remembered
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,49 +60,41 @@ class ShardResult:
     num_pictures: int = 0
 
 
-def run_shards(job: ShardJob, tasks: Iterable[ShardTask], workers: int) -> Generator[ShardResult, None, None]:
-    """`write_shard` of each task, in order. Closed early, it starts no more and the shards begun are broken off."""
-    if workers <= 1:
-        for task in tasks:
-            yield write_shard(job, task)
-        return
-    waiting: deque[Future[ShardResult]] = deque()
-    context = multiprocessing.get_context("fork")
-    stop = context.Event()
-    gc.freeze()  # a collection in a child would touch, and so copy, all that it shares with its parent
-    # The pool forks at the first call, not when it is built: all of its use is within quiet_fork.
-    with quiet_fork(), ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), stop, job)) as pool:
+def run_shards(engine: Engine, job: ShardJob, tasks: Iterable[ShardTask]) -> Generator[ShardResult, None, None]:
+    """`write_shard` of each task, in order. Closed early, it starts no more and the shards begun are broken off.
+
+    With `job.done`, a shard that an earlier run has finished is looked at and taken as it is.
+    """
+    function: Callable[[ShardJob, ShardTask], ShardResult] = write_shard
+    if job.done is not None:
+        job.done.mkdir(exist_ok=True)
+        function = Remembered(function=write_shard, folder=job.done, name_of=_name_of_task, still_good=_are_whole)
+    sees = (job.folder, job.spool, job.image_root, *job.sources)
+    return engine.map(job, function, tasks, sees=sees)
+
+
+def _name_of_task(task: ShardTask) -> str:
+    return f"{task.name}-{hashlib.blake2b(task.positions.tobytes(), digest_size=8).hexdigest()}"
+
+
+def _are_whole(job: ShardJob, result: ShardResult) -> bool:
+    """Whether the shards of a result lie there with the bytes that were written."""
+    return all(_checksum(job.folder / shard.name) == shard.checksum for shard in result.shards)
+
+
+def _checksum(path: Path) -> tuple[int, int] | None:
+    """CRC-32 of a shard and of its index; None where one of them is missing."""
+    sums = []
+    for file in (path, path.with_suffix(".tar.idx")):
+        value = 0
         try:
-            for task in tasks:
-                waiting.append(pool.submit(_write_shard_here, task))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool:
-            raise WorkerError("a converting process died, perhaps for want of memory; try fewer workers") from None
-        finally:
-            gc.unfreeze()
-            stop.set()
-            for waiting_job in waiting:
-                waiting_job.cancel()
-
-
-_stop: Any = None  # in a worker process: the event that says that nobody waits for its shard any more
-_job: ShardJob | None = None  # in a worker process: what it was forked with
-
-
-def _start_worker(parent: int, stop: Any, job: ShardJob) -> None:
-    global _stop, _job
-    _stop, _job = stop, job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent handles it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent(parent)
-
-
-def _write_shard_here(task: ShardTask) -> ShardResult:
-    assert _job is not None
-    return write_shard(_job, task)
+            with file.open("rb") as content:
+                while block := content.read(1 << 20):
+                    value = zlib.crc32(block, value)
+        except FileNotFoundError:
+            return None
+        sums.append(value)
+    return sums[0], sums[1]
 
 
 def write_shard(job: ShardJob, task: ShardTask) -> ShardResult:
@@ -107,9 +102,9 @@ def write_shard(job: ShardJob, task: ShardTask) -> ShardResult:
     result = ShardResult()
     shard = _OpenShard(job, task.name, result)
     try:
-        found = job.reader.fetch(job.books.places(task.positions))
+        found = job.reader.fetch(job.places.at(task.positions))
         for position, sample in zip(task.positions.tolist(), found, strict=True):
-            if _stop is not None and _stop.is_set():
+            if stopped():
                 break
             try:
                 parts = _parts(key_of(position), sample, job)
@@ -133,12 +128,13 @@ class _OpenShard:
         self._name = name
         self._result = result
         self._writer: ShardWriter | None = None
+        self._growing = job.spool / f"{uuid.uuid4().hex}.tar"  # another worker may be at the same task
 
     def put(self, key: str, parts: list[Part]) -> None:
         if self._writer is not None and self._writer.num_bytes + stored_bytes(parts) > self._job.max_bytes:
             self.close()
         if self._writer is None:
-            self._writer = ShardWriter(self._job.folder / self._file_name())
+            self._writer = ShardWriter(self._growing)
         self._writer.put(key, parts)
 
     def _file_name(self) -> str:
@@ -149,8 +145,13 @@ class _OpenShard:
         if self._writer is not None:
             name = self._file_name()
             self._writer.close()
-            size = (self._job.folder / name).stat().st_size
-            self._result.shards.append(WrittenShard(name=name, samples=self._writer.samples, num_bytes=size))
+            size = self._growing.stat().st_size
+            place = self._job.folder / name
+            self._growing.with_suffix(".tar.idx").replace(place.with_suffix(".tar.idx"))
+            self._growing.replace(place)
+            checksum = None if self._job.done is None else _checksum(place)
+            shard = WrittenShard(name=name, samples=self._writer.samples, num_bytes=size, checksum=checksum)
+            self._result.shards.append(shard)
             self._writer = None
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmpack.engine import check_engine
 from mmpack.errors import ConfigError, check_whole, nearest
 from mmpack.offline.chat import ChatTokens, NemoChatEncoder
 from mmpack.offline.conversations import ConversationEncoder
@@ -47,6 +48,10 @@ class PackConfig:
         workers: processes that tokenize.
         max_tokens_per_shard: tokens in one file of the store.
         overwrite: replace a store at `output_path` that was made otherwise.
+        engine: that tokenizes: ``local``, or ``ray`` for a Ray cluster whose machines all see the folder of
+            `output_path` under the same name. The store is the same; a run that is broken off is taken over by the next
+            one with the same settings.
+        address: of the Ray cluster; None for ``RAY_ADDRESS``, or one that is started here with `workers` CPUs.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -72,8 +77,11 @@ class PackConfig:
     workers: int = 1
     max_tokens_per_shard: int = 2**28
     overwrite: bool = False
+    engine: str = "local"
+    address: str | None = None
 
     def __post_init__(self) -> None:
+        check_engine(self.engine, self.address)
         check_capacity(self.packed_sequence_size, name="packed_sequence_size")
         ALGORITHMS.get(self.algorithm)
         for name in ("workers", "sequence_multiple", "max_tokens_per_shard"):
@@ -136,7 +144,7 @@ class PackConfig:
         """The cache key: a hash of every setting that changes the packs, of the input's bytes and of the tokenizer."""
         template = encoder.describe() if isinstance(encoder, ConversationEncoder | PreferenceEncoder) else ""
         settings = asdict(self)
-        for name in ("input_path", "output_path", "workers", "overwrite", "on_error"):
+        for name in ("input_path", "output_path", "workers", "overwrite", "on_error", "engine", "address"):
             del settings[name]
         if self.max_samples is None:
             del settings["max_samples"]  # stores that were made before there was a limit stay as they are

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmpack.convert.folder import partial_folder, take_place
+from mmpack.convert.folder import lasting_folder, partial_folder, take_place
+from mmpack.engine import open_engine
 from mmpack.errors import ConfigError, Reason
 from mmpack.layout import Layout
 from mmpack.offline.config import PackConfig, resolve_format
@@ -81,9 +83,14 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
     if (cached := _cached(config, key)) is not None:
         return cached
     total = _count_records(config.input_path)
-    with terminate_as_exit(), partial_folder(config.output_path) as folder:
+    with (
+        closing(open_engine(config.engine, config.workers, address=config.address, what="tokenizing")) as engine,
+        terminate_as_exit(),
+        _work_folder(config, key) as (folder, remembered),
+    ):
         records = read_text_records(config.input_path)
-        with closing(tokenize(records, encoder, workers=config.workers, on_error=config.on_error)) as blocks:
+        blocks = tokenize(records, encoder, on_error=config.on_error, engine=engine, done=remembered)
+        with closing(blocks):
             pool, counts = _collect(folder, blocks, lambda done: progress(done, total))
         if not len(pool.lengths_n):
             skipped = ", ".join(f"{count} {reason}" for reason, count in counts.skipped.items())
@@ -111,6 +118,21 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
     return report
 
 
+@contextmanager
+def _work_folder(config: PackConfig, key: str) -> Iterator[tuple[Path, Path | None]]:
+    """A folder to work in, and one in it that remembers blocks for another run where they are made on a cluster."""
+    if config.engine == "local":
+        with partial_folder(config.output_path) as folder:
+            yield folder, None
+        return
+    with lasting_folder(config.output_path, f"{key[:16]}-{config.on_error}") as folder:
+        remembered = folder / "blocks"
+        remembered.mkdir(exist_ok=True)
+        shutil.rmtree(folder / "done", ignore_errors=True)  # a store that a run which died had begun to write
+        yield folder, remembered
+        shutil.rmtree(folder)
+
+
 def _packs(rooms: list[int], config: PackConfig, *, rows_per_record: int) -> list[list[int]]:
     """Which rows go into which pack; those of one record stand together."""
     units = [sum(rooms[i : i + rows_per_record]) for i in range(0, len(rooms), rows_per_record)]
@@ -126,6 +148,8 @@ def _write(folder: Path, pool: TokenPool, packs: list[list[int]], report: PackRe
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()}
     for name in ("path", "cached", "fill_percent", "n"):
         del meta[name]
+    for name in ("engine", "address"):
+        del settings[name]
     write_store(done, pool, packs, {**meta, "settings": settings}, max_tokens_per_shard=config.max_tokens_per_shard)
     take_place(done, config.output_path)
 

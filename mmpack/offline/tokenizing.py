@@ -1,25 +1,19 @@
-"""A file of records -> rows of tokens, here or in worker processes; the order is the file's, whatever the workers."""
+"""A file of records -> rows of tokens; the order is the file's, whatever engine runs the tasks."""
 
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import os
-import signal
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpack.errors import ConfigError, Reason, SampleError, WorkerError
+from mmpack.engine import Engine, Remembered, open_engine
+from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.offline.preference import rows_of_record
 from mmpack.offline.records import RecordEncoder
-from mmpack.processes import end_with_parent, quiet_fork
 from mmpack.sources.json_files import Record
 
 RECORDS_PER_CALL = 256
@@ -41,35 +35,47 @@ class TokenBlock:
 
 
 def tokenize(
-    records: Iterable[Record], encoder: RecordEncoder, *, workers: int = 1, on_error: str = "skip"
+    records: Iterable[Record],
+    encoder: RecordEncoder,
+    *,
+    workers: int = 1,
+    on_error: str = "skip",
+    engine: Engine | None = None,
+    done: Path | None = None,
 ) -> Generator[TokenBlock, None, None]:
     """The blocks of all records in order. Closed early, it starts no more of them.
+
+    Args:
+        engine: runs the tasks; None for `workers` processes of this machine.
+        done: an existing folder that remembers blocks, for the same records and encoder; None to remember none.
 
     Raises:
         SampleError: a bad record, with ``on_error="raise"``; it names the place.
         ConfigError: a sequence that is too long, with ``oversize="raise"``; it names the place.
     """
-    calls = _numbered_chunks(records)
-    if workers <= 1:
-        for first, chunk in calls:
-            yield encode_block(encoder, first, chunk, on_error)
-        return
-    waiting: deque[Future[TokenBlock]] = deque()
-    context = multiprocessing.get_context("fork")
-    # The pool forks at the first call, not when it is built: all of its use is within quiet_fork.
-    with quiet_fork(), ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), encoder)) as pool:
-        try:
-            for first, chunk in calls:
-                waiting.append(pool.submit(_encode_here, first, chunk, on_error))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool:
-            raise WorkerError("a tokenizing process died, perhaps for want of memory; try fewer workers") from None
-        finally:
-            for job in waiting:
-                job.cancel()
+    if engine is None:
+        engine = open_engine("local", workers, what="tokenizing")
+    function: Callable[[_Job, _Chunk], TokenBlock] = _encode_chunk
+    if done is not None:
+        function = Remembered(function=_encode_chunk, folder=done, name_of=_name_of_chunk, still_good=_holds)
+    sees = () if done is None else (done,)
+    yield from engine.map((encoder, on_error), function, _numbered_chunks(records), sees=sees)
+
+
+_Job = tuple[RecordEncoder, str]  # and what becomes of a bad record
+_Chunk = tuple[int, list[Record]]  # the number of the first one, and the records
+
+
+def _encode_chunk(job: _Job, chunk: _Chunk) -> TokenBlock:
+    return encode_block(job[0], *chunk, job[1])
+
+
+def _name_of_chunk(chunk: _Chunk) -> str:
+    return f"{chunk[0]:012d}"
+
+
+def _holds(job: _Job, block: TokenBlock) -> bool:
+    return True  # the block is all there is
 
 
 def _numbered_chunks(records: Iterable[Record]) -> Iterator[tuple[int, list[Record]]]:
@@ -78,21 +84,6 @@ def _numbered_chunks(records: Iterable[Record]) -> Iterator[tuple[int, list[Reco
     while chunk := list(itertools.islice(source, RECORDS_PER_CALL)):
         yield first, chunk
         first += len(chunk)
-
-
-_encoder: Any = None  # in a worker process: what it encodes with; inherited by fork, not pickled for every call
-
-
-def _start_worker(parent: int, encoder: RecordEncoder) -> None:
-    global _encoder
-    _encoder = encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent handles it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent(parent)
-
-
-def _encode_here(first: int, records: Sequence[Record], on_error: str) -> TokenBlock:
-    return encode_block(_encoder, first, records, on_error)
 
 
 def encode_block(encoder: RecordEncoder, first: int, records: Sequence[Record], on_error: str) -> TokenBlock:
