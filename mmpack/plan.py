@@ -282,7 +282,7 @@ def _open(source: SourceConfig, stream: int, num_streams: int, on_fault: Callabl
 
 def _size(encoder: SampleEncoder, layout: Layout, raw: Any) -> SampleSize:
     sample = encoder.encode(to_conversation(raw))
-    pictures = sum(len(planned.picture.data) for planned in sample.pictures)
+    pictures = sum(planned.picture.num_bytes for planned in sample.pictures)
     return SampleSize(
         num_tokens=sample.num_tokens,
         room=layout.room(sample.num_tokens),

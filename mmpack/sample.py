@@ -43,6 +43,11 @@ class Picture:
     name: str
     data: bytes
 
+    @property
+    def num_bytes(self) -> int:
+        """What it takes while it waits for its pack."""
+        return len(self.data)
+
 
 @dataclass(frozen=True, slots=True)
 class PictureSlot:

@@ -48,6 +48,7 @@ CLASSES: Mapping[str, tuple[str, bool]] = {
     "tokenizer": ("shape", True),
     "template": ("shape", True),
     "tiling": ("shape", True),
+    "video_frames": ("shape", True),
     "layout.": ("shape", True),
     "rows.": ("shape", True),
     "loss_weight": ("shape", True),

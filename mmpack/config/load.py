@@ -33,7 +33,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 # keys of the data section that go to the encoder, and those that describe its pieces; the rest are the module's
 _ENCODER_KEYS = (
     "packed_sequence", "packed_sequence_size", "num_image_embeddings_per_tile", "tiling", "tiling_options", "decode",
-    "oversize", "loss_weight", "layout",
+    "oversize", "loss_weight", "layout", "video_frames",
 )  # fmt: skip
 _PIECE_KEYS = ("tokenizer", "image_processor", "tile", "template", "system", "stop_string")
 

@@ -55,6 +55,7 @@ class DataSection(Section):
     tiling: str | None = None
     tiling_options: dict[str, Any] = Field(default_factory=dict)
     decode: Decode | None = None
+    video_frames: int | str | None = None
     seq_length: int
     packed_sequence: bool = True
     packed_sequence_size: int | None = None

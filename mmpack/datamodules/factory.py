@@ -173,6 +173,8 @@ def encoder_settings(encoder: SampleEncoder) -> dict[str, Any]:
         "tokenizer.bos": list(encoder.bos_token_ids),
         "template": digest(encoder.template.describe().encode()),
     }
+    if encoder.video_frames is not None:
+        described["video_frames"] = encoder.video_frames
     limit = {name: getattr(encoder.limit, name) for name in ("seq_length", "oversize")}
     return described | {f"limit.{name}": value for name, value in limit.items()}
 

@@ -9,6 +9,7 @@ from typing import get_args
 from mmpack.datamodules.kinds import check_fields
 from mmpack.datamodules.multimodal import ImageToken, LLaVATemplateConfig, MultiModalSampleConfig
 from mmpack.errors import ConfigError, nearest
+from mmpack.images import check_video_frames
 from mmpack.indexed import MISSING_IMAGE_POLICIES
 from mmpack.tiling.single import Fit
 
@@ -18,7 +19,7 @@ class ImageDataConfig:
     """Records with pictures.
 
     Args:
-        media_type: "image"; videos are not read.
+        media_type: "image"; videos are read as pictures, see `video_frames`.
         media_token: the mark of a picture; as it is.
         conv_template: a name of `mmpack.templates.TEMPLATES`, or "hf" for the tokenizer's own chat template.
         reset_position_ids, reset_attention_mask, eod_mask_loss: NeMo's, False; samples of a pack never see each other
@@ -30,6 +31,8 @@ class ImageDataConfig:
         system, stop_string: as in `LLaVATemplateConfig`.
         record_format: a name of `mmpack.sources.SOURCES`, "auto" for what each record looks like, or "img_tags" for
             records that name their pictures as ``<img src="...">`` within the text.
+        video_frames: which frames of a video become pictures: "first", "middle", "last", or so many, evenly spread
+            (extra ``video``); None leaves samples with videos out.
         missing_image: "skip" leaves out a sample whose picture is not there, and counts it; "raise" stops.
 
     Raises:
@@ -48,13 +51,15 @@ class ImageDataConfig:
     stop_string: str | None = None
     record_format: str = "llava"
     missing_image: str = "skip"
+    video_frames: int | str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not isinstance(self.media_token, ImageToken):
             raise ConfigError(f"media_token={self.media_token!r}; give a vlm.ImageToken")
         if self.media_type != "image":
-            raise ConfigError(f"media_type={self.media_type!r}; only 'image' is read")
+            raise ConfigError(f"media_type={self.media_type!r}; it is 'image': videos are read with video_frames=")
+        check_video_frames(self.video_frames)
         for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
             if getattr(self, name):
                 raise ConfigError(

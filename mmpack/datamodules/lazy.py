@@ -181,8 +181,9 @@ class NevaLazyDataModule(IndexedDataModule):
         template = self.data_config.sample_config().conversation_template_config.build(self.tokenizer)
         limit = LengthLimit(seq_length=self.rows.sample_limit, oversize=self._oversize, setting=self.rows.limit_setting)
         return SampleEncoder(
-            tokenizer=self.tokenizer, template=template, tiling=self._pieces.build_tiling(), limit=limit
-        )
+            tokenizer=self.tokenizer, template=template, tiling=self._pieces.build_tiling(), limit=limit,
+            video_frames=self.data_config.video_frames,
+        )  # fmt: skip
 
     def _check_weights(self) -> None:
         num_files = len(self.data.paths["train"])

@@ -10,6 +10,7 @@ from mmpack.collate import Collator
 from mmpack.datamodules.kinds import check_fields
 from mmpack.encode import LengthLimit, SampleEncoder, check_tokenizer
 from mmpack.errors import ConfigError
+from mmpack.images import check_video_frames
 from mmpack.layout import Layout, round_up
 from mmpack.model.spec import check_embeddings_per_tile, embeddings_per_tile
 from mmpack.sample import IGNORE_INDEX, IMAGE_MARK, IMAGE_TOKEN_INDEX
@@ -96,6 +97,8 @@ class MultiModalTaskEncoder:
             or one of these by dataset (see `mmpack.encode.LengthLimit`); None means "raise", and that
             `packed_sequence_size` must not be below the module's `seq_length`.
         loss_weight: "token", "sample" or "sqrt".
+        video_frames: which frames of a video become pictures: "first", "middle", "last", or so many, evenly spread
+            (extra ``video``); None leaves samples with videos out.
         layout: multiples and fixed length of a row.
         vision_config: the vision tower's config (``image_size``, ``patch_size``), or the whole model's, to check
             `num_image_embeddings_per_tile` against; optional.
@@ -116,6 +119,7 @@ class MultiModalTaskEncoder:
     decode: Decode | None = None
     oversize: str | Mapping[str, str] | None = None
     loss_weight: str = "token"
+    video_frames: int | str | None = None
     layout: Layout = field(default_factory=Layout)
     vision_config: Any = None
     vision_feature_select_strategy: str = "default"
@@ -152,6 +156,7 @@ class MultiModalTaskEncoder:
         if self.tiling is None and not self.tiling_options and not isinstance(self.image_processor, TileSpec):
             check_follows(self.image_processor, tiling, square_only=policy_of(self.image_processor) == "single")
         self.multimodal_sample_config.conversation_template_config.build(self.tokenizer)
+        check_video_frames(self.video_frames)
 
     def _check_row(self, size: int) -> None:
         layout = self.layout
@@ -245,6 +250,7 @@ class MultiModalTaskEncoder:
                 oversize="raise" if self.oversize is None else self.oversize,
                 setting="packed_sequence_size" if by_pack else "seq_length",
             ),
+            video_frames=self.video_frames,
         )
 
     def build_collator(self) -> Collator:

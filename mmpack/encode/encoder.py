@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,16 @@ from numpy.typing import NDArray
 
 from mmpack.encode.limit import LengthLimit
 from mmpack.errors import ConfigError, Reason, SampleError
-from mmpack.images import image_size
+from mmpack.images import (
+    DEFAULT_MAX_PIXELS,
+    VideoFrame,
+    check_size,
+    check_video_frames,
+    frame_indices,
+    image_size,
+    video_format,
+    video_header,
+)
 from mmpack.sample import IMAGE_TOKEN_INDEX, Conversation, EncodedSample, Picture, PictureSlot, PlannedPicture
 from mmpack.templates import Span, Template, Text
 from mmpack.tiling import TilingPolicy
@@ -30,15 +40,27 @@ class SampleEncoder:
         tiling: says how a picture of some size is cut and how many embeddings that gives.
         limit: how long a sample may be.
         add_bos: begin every sample with the tokenizer's begin-of-sequence token, if it has one.
+        video_frames: which frames of a video become pictures in its place: "first", "middle", "last", or so many,
+            evenly spread; None leaves samples with videos out.
 
     Raises:
-        ConfigError: the tokenizer is missing, slow, or without a control token that the template writes.
+        ConfigError: the tokenizer is missing, slow, or without a control token that the template writes; an unknown
+            choice of frames, or no PyAV to read them with.
     """
 
     def __init__(
-        self, *, tokenizer: Any, template: Template, tiling: TilingPolicy, limit: LengthLimit, add_bos: bool = True
+        self,
+        *,
+        tokenizer: Any,
+        template: Template,
+        tiling: TilingPolicy,
+        limit: LengthLimit,
+        add_bos: bool = True,
+        video_frames: int | str | None = None,
     ) -> None:
         check_tokenizer(tokenizer)
+        check_video_frames(video_frames)
+        self.video_frames = video_frames
         self.tokenizer = tokenizer
         self.template = template
         self.tiling = tiling
@@ -57,6 +79,7 @@ class SampleEncoder:
     def encode(self, conversation: Conversation) -> EncodedSample:
         """The sample with its exact length. Raises SampleError with the sample's key."""
         try:
+            conversation = self._with_frames(conversation)
             pictures = tuple(self._plan(picture) for picture in conversation.pictures)
             spans = self.template.render(conversation.turns)
             token_ids, trained, order = self._tokenize(spans)
@@ -74,9 +97,44 @@ class SampleEncoder:
             raise SampleError(Reason.NO_ANSWER, "no token of the conversation is an answer's", key=sample.key)
         return self.limit.apply(sample, self.tiling)
 
+    def _with_frames(self, conversation: Conversation) -> Conversation:
+        """The same with the chosen frames in the place of each video."""
+        if all(video_format(picture.data) is None for picture in conversation.pictures):
+            return conversation
+        pictures: list[Picture] = []
+        slots: list[range] = []  # for each of the old pictures its new numbers
+        for picture in conversation.pictures:
+            start = len(pictures)
+            pictures += [picture] if video_format(picture.data) is None else self._frames(picture)
+            slots.append(range(start, len(pictures)))
+        turns = tuple(
+            replace(
+                turn,
+                parts=tuple(
+                    new
+                    for part in turn.parts
+                    for new in (map(PictureSlot, slots[part.index]) if isinstance(part, PictureSlot) else (part,))
+                ),
+            )
+            for turn in conversation.turns
+        )
+        return replace(conversation, turns=turns, pictures=tuple(pictures))
+
+    def _frames(self, video: Picture) -> list[Picture]:
+        try:
+            if self.video_frames is None:
+                raise SampleError(Reason.IMAGE_UNSUPPORTED, "a video; say how many frames to take with video_frames")
+            header = video_header(video.data)
+        except SampleError as error:
+            raise SampleError(error.reason, f"video {video.name!r}: {error.detail}") from None
+        return [
+            VideoFrame(name=video.name, video=video.data, index=index, header=header)
+            for index in frame_indices(self.video_frames, header.num_frames)
+        ]
+
     def _plan(self, picture: Picture) -> PlannedPicture:
         try:
-            width_px, height_px = image_size(picture.data)
+            width_px, height_px = _size_px(picture)
         except SampleError as error:
             raise SampleError(error.reason, f"picture {picture.name!r}: {error.detail}") from None
         grid = self.tiling.grid(width_px, height_px)
@@ -129,6 +187,14 @@ class SampleEncoder:
                 )
             self._control_ids[token] = int(token_id)
         return self._control_ids[token]
+
+
+def _size_px(picture: Picture) -> tuple[int, int]:
+    """Width and height from the picture's header, or from that of the video it is in."""
+    if not isinstance(picture, VideoFrame):
+        return image_size(picture.data)
+    check_size(picture.header.width_px, picture.header.height_px, DEFAULT_MAX_PIXELS)
+    return picture.header.width_px, picture.header.height_px
 
 
 def check_tokenizer(tokenizer: Any) -> None:

@@ -10,8 +10,21 @@ themselves, which counts as IMAGE_TOO_LARGE; raise that switch too where `max_pi
 from __future__ import annotations
 
 from mmpack.images.decode import decode_image
-from mmpack.images.header import DEFAULT_MAX_PIXELS, image_size
-from mmpack.images.sniff import image_extension
+from mmpack.images.header import DEFAULT_MAX_PIXELS, check_size, image_size
+from mmpack.images.sniff import image_extension, video_format
+from mmpack.images.video import VideoFrame, check_video_frames, frame_indices, video_header
 from mmpack.tiling import resize
 
-__all__ = ["DEFAULT_MAX_PIXELS", "decode_image", "image_extension", "image_size", "resize"]
+__all__ = [
+    "DEFAULT_MAX_PIXELS",
+    "VideoFrame",
+    "check_size",
+    "check_video_frames",
+    "decode_image",
+    "frame_indices",
+    "image_extension",
+    "image_size",
+    "resize",
+    "video_format",
+    "video_header",
+]

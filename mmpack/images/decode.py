@@ -13,6 +13,8 @@ from mmpack.images.exif import SWAPPED
 from mmpack.images.header import DEFAULT_MAX_PIXELS, Header, check_size, read_header
 from mmpack.images.plugins import open_picture, sample_error, strict_pillow
 from mmpack.images.scaled import decode_jpeg, reduced
+from mmpack.images.sniff import VIDEO
+from mmpack.images.video import decode_frame, video_header
 
 _END_OF_JPEG = b"\xff\xd9"
 _TURN = {
@@ -39,8 +41,8 @@ def decode_image(
 ) -> NDArray[np.uint8]:
     """The pixels (H, W, 3) uint8 of a picture: upright, RGB, transparent parts on `background`.
 
-    The format is found by content. An animation or a file of several pictures gives its first one. Metadata other
-    than orientation is ignored, broken or not. Any number of threads may call it.
+    The format is found by content. An animation, a film or a file of several pictures gives its first one. Metadata
+    other than orientation is ignored, broken or not. Any number of threads may call it.
 
     Args:
         data: the file's bytes.
@@ -57,6 +59,8 @@ def decode_image(
     """
     data = bytes(data)  # the same object if it is bytes
     header = read_header(data, max_pixels=max_pixels, max_aspect=max_aspect)
+    if header.format == VIDEO:
+        return decode_frame(data, 0, video_header(data))
     try:
         with strict_pillow():
             rgb_HWC = _decode(data, header, background, max_pixels, lenient, reduction)

@@ -19,7 +19,8 @@ from mmpack.images.containers import (
 )
 from mmpack.images.exif import SWAPPED, UPRIGHT, orientation
 from mmpack.images.plugins import open_picture, sample_error
-from mmpack.images.sniff import picture_format
+from mmpack.images.sniff import VIDEO, picture_format
+from mmpack.images.video import video_header
 
 DEFAULT_MAX_PIXELS = 89_478_485  # where Pillow begins to suspect a decompression bomb: 256 MB of RGB
 
@@ -77,6 +78,9 @@ def read_header(data: bytes, *, max_pixels: int, max_aspect: float | None = None
         header = _png(data)
     elif name == "WEBP":
         header = _webp(data)
+    elif name == VIDEO:
+        film = video_header(data)
+        header = Header(format=name, width_px=film.width_px, height_px=film.height_px)
     else:
         header = _by_pillow(data, name)
     check_size(header.width_px, header.height_px, max_pixels)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mmpack.errors import Reason, SampleError
 
+VIDEO = "VIDEO"
+
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\xff\xd8\xff", "JPEG"),
     (b"\x89PNG\r\n\x1a\n", "PNG"),
@@ -34,12 +36,30 @@ _KNOWN_BUT_REFUSED: tuple[tuple[bytes, str], ...] = (
 )
 _AVIF_BRANDS = (b"avif", b"avis")
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+_QUICKTIME_BRANDS = (b"qt  ",)
+_MP4_BRANDS = (
+    b"isom", b"iso2", b"iso4", b"iso5", b"iso6", b"mp41", b"mp42", b"avc1", b"dash", b"M4V ", b"MSNV",
+    b"3gp4", b"3gp5", b"3gp6", b"mmp4", b"f4v ",
+)  # fmt: skip
 _ADVICE = "convert it to JPEG, PNG or WebP"
 _LOOK_BYTES = 1024  # how far into a text the sniffing looks
 
 
+def video_format(data: bytes) -> str | None:
+    """The usual file name extension of a video, by its content; None for anything else.
+
+    >>> video_format(b"\\x00\\x00\\x00\\x20ftypisom"), video_format(b"GIF89a")
+    ('mp4', None)
+    """
+    if data[4:8] == b"ftyp":
+        return {**dict.fromkeys(_MP4_BRANDS, "mp4"), **dict.fromkeys(_QUICKTIME_BRANDS, "mov")}.get(bytes(data[8:12]))
+    if data[:4] == b"\x1aE\xdf\xa3":
+        return "webm" if b"webm" in data[:64] else "mkv"
+    return "avi" if data[:4] == b"RIFF" and data[8:12] == b"AVI " else None
+
+
 def picture_format(data: bytes) -> str:
-    """The picture's format: JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, JPEG2000, AVIF or QOI.
+    """The picture's format: JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, JPEG2000, AVIF or QOI; VIDEO for a film.
 
     Raises:
         SampleError: NOT_AN_IMAGE, or IMAGE_UNSUPPORTED for a picture of a kind that is not read.
@@ -63,6 +83,8 @@ def picture_format(data: bytes) -> str:
             if any(brand in brands for brand in _AVIF_BRANDS):
                 return "AVIF"
             raise SampleError(Reason.IMAGE_UNSUPPORTED, f"a HEIC picture; {_ADVICE}")
+    if video_format(data) is not None:
+        return VIDEO
     for signature, what in _KNOWN_BUT_REFUSED:
         if data.startswith(signature):
             raise SampleError(Reason.IMAGE_UNSUPPORTED, f"{what}; {_ADVICE}")
@@ -99,4 +121,6 @@ def image_extension(data: bytes) -> str:
     'gif'
     """
     name = picture_format(data)
+    if name == VIDEO:
+        return video_format(data) or "mp4"
     return _EXTENSIONS.get(name, name.lower())

@@ -102,7 +102,9 @@ def image_names(record: Mapping[str, Any], *fields: str) -> tuple[str, ...]:
     """
     for field in _NOT_READ:
         if record.get(field):
-            raise SampleError(Reason.WRONG_TYPE, f"the record has {field!r}; only pictures and text are read")
+            raise SampleError(
+                Reason.WRONG_TYPE, f"the record has {field!r}; sounds are not read, and videos in conversations only"
+            )
     for field in fields or ("image", "images"):
         value = record.get(field)
         if value is not None and value != []:

@@ -6,6 +6,7 @@ Rules, each with its reason when it is broken:
 * ``<image>`` is a picture wherever it stands, in any turn. There are as many marks as pictures, in their order.
 * Several answers in a row are all answers. An answer before any question is read but not learned, and a last question
   without an answer teaches nothing. At least one learned answer is not blank.
+* Videos stand where ``<video>`` does (`mmpack.sources.videos`).
 * Text is kept to the character, carriage returns and blanks included.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 from mmpack.errors import Reason, SampleError
 from mmpack.sample import PictureSlot, Role, Turn
-from mmpack.sources import ParsedRecord, checks
+from mmpack.sources import ParsedRecord, checks, videos
 
 ROLES = {
     "human": Role.USER,
@@ -29,7 +30,7 @@ ROLES = {
 
 def parse_llava(record: object) -> ParsedRecord:
     """The checked record. Raises SampleError with the first rule that it breaks."""
-    record = checks.object_of(record)
+    record = videos.as_pictures(checks.object_of(record))
     names = checks.image_names(record)
     turns = spoken_turns(record, ROLES)
     return checks.checked(checks.mask_unasked(turns), names)

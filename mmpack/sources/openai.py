@@ -9,6 +9,8 @@ Rules, each with its reason when it is broken:
 * The pictures are those of the record's ``"images"`` or ``"image"``, in the order of their places. Without such a list
   every part names its own; a part without a name is a missing picture. URLs other than ``data:`` are names as well:
   nothing is fetched.
+* Videos are parts ``{"type": "video", "video": name}`` (or the list of its frames' names) or ``"video_url"``, or stand
+  beside the messages (`mmpack.sources.videos`).
 * ``<image>`` in a content that is a text is a picture if the record has a list of pictures. Without one, and inside a
   part, it is a word like any other.
 * The calls in ``"tool_calls"`` (or the older ``"function_call"``) are learned behind the message's content, one a line
@@ -26,7 +28,7 @@ from typing import Any
 
 from mmpack.errors import Reason, SampleError
 from mmpack.sample import Part, PictureSlot, Role, Turn
-from mmpack.sources import ParsedRecord, checks
+from mmpack.sources import ParsedRecord, checks, videos
 from mmpack.sources.llava import known_role
 
 ROLES = {
@@ -41,7 +43,7 @@ ROLES = {
 
 def parse_openai(record: object) -> ParsedRecord:
     """The checked record. Raises SampleError with the first rule that it breaks."""
-    record = checks.object_of(record)
+    record = videos.as_pictures(checks.object_of(record))
     listed = checks.image_names(record)
     field, messages = checks.field_of(record, "messages", "conversations")
     messages = checks.list_of(messages, repr(field))
@@ -78,7 +80,7 @@ class _Messages:
 
     def _parts(self, content: object, where: str) -> list[Part]:
         if isinstance(content, list):
-            return [part for entry in content if (part := self._part(entry, where)) != ""]
+            return [part for entry in content for part in self._entry(entry, where) if part != ""]
         text = checks.text_of(content, f"'content' of {where}")
         if not self._marks:
             return [text] if text else []
@@ -86,15 +88,22 @@ class _Messages:
         self._names += [None] * sum(isinstance(part, PictureSlot) for part in parts)
         return parts
 
+    def _entry(self, entry: object, where: str) -> list[Part]:
+        frames = entry.get("video") if isinstance(entry, dict) and entry.get("type") == "video" else None
+        if not isinstance(frames, list):
+            return [self._part(entry, where)]
+        return [self._part({"type": "image", "image": frame}, where) for frame in frames]
+
     def _part(self, entry: object, where: str) -> Part:
         if not isinstance(entry, dict):
             raise SampleError(Reason.WRONG_TYPE, f"{where} has a {checks.kind_of(entry)} as a part, not an object")
         kind = entry.get("type")
         if kind == "text":
             return checks.text_of(checks.field_of(entry, "text", where=f"a part of {where}")[1], f"a part of {where}")
-        if kind not in ("image", "image_url"):
+        if kind not in ("image", "image_url", *videos.VIDEO_PARTS):
             shown = ascii(kind[:40]) if isinstance(kind, str) else checks.kind_of(kind)
-            raise SampleError(Reason.WRONG_TYPE, f"{where} has a part of type {shown}; known: text, image, image_url")
+            known = "text, image, image_url, video, video_url"
+            raise SampleError(Reason.WRONG_TYPE, f"{where} has a part of type {shown}; known: {known}")
         self._names.append(_name(entry, where))
         return PictureSlot(len(self._names) - 1)
 
@@ -110,7 +119,7 @@ class _Messages:
 
 
 def _name(entry: Mapping[str, Any], where: str) -> str | None:
-    for field in ("image", "image_url", "path", "url"):
+    for field in ("image", "image_url", *videos.VIDEO_PARTS, "path", "url"):
         value = entry.get(field)
         if value is not None:
             if isinstance(value, dict) and isinstance(value.get("url"), str):

@@ -11,7 +11,7 @@ The rules of LLaVA's record (`mmpack.sources.llava`) hold, and:
 from __future__ import annotations
 
 from mmpack.sample import Role
-from mmpack.sources import ParsedRecord, checks
+from mmpack.sources import ParsedRecord, checks, videos
 from mmpack.sources.llava import ROLES as LLAVA_ROLES
 from mmpack.sources.llava import spoken_turns
 
@@ -25,7 +25,7 @@ ROLES = {
 
 def parse_sharegpt(record: object) -> ParsedRecord:
     """The checked record. Raises SampleError with the first rule that it breaks."""
-    record = checks.object_of(record)
+    record = videos.as_pictures(checks.object_of(record))
     names = checks.image_names(record)
     turns = spoken_turns(record, ROLES)
     if record.get("system") is not None:

@@ -159,6 +159,7 @@ def test_a_wrong_setting_is_named_with_its_full_path(config: Config, setting: st
         ("data.num_workers=9", "num_workers=9; this rank reads 4 of 4 streams, so 0..4 workers can be used"),
         ("data.global_batch_size=0", "global_batch_size=0"),
         ("data.tile=null", "set either tile"),
+        ("data.video_frames=midle", "did you mean 'middle'"),
     ],
 )
 def test_what_a_stage_refuses_is_named_before_data_is_read(config: Config, setting: str, message: str) -> None:

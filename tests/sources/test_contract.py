@@ -196,12 +196,50 @@ MATCHED = {
 }
 
 
-@pytest.mark.parametrize("name", [*FORMATS, "matched", "matched by likeness"])
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "matched": ("interleaved", MATCHED),
+    "matched by likeness": (
+        "interleaved", {field: value for field, value in MATCHED.items() if field != "matched_text_indices"},
+    ),
+    "llava with videos": (
+        "llava",
+        {
+            "image": "a.png",
+            "videos": ["a.mp4", ["f1.png", "f2.png"]],
+            "conversations": [
+                {"from": "human", "value": "<video><image>q<video>"}, {"from": "gpt", "value": "answer"},
+            ],
+        },
+    ),
+    "openai with videos": (
+        "openai",
+        {
+            "images": ["a.png"],
+            "video": "a.mp4",
+            "messages": [
+                {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "q"}, {"type": "image"}]},
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": "answer"},
+            ],
+        },
+    ),
+    "openai with named videos": (
+        "openai",
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "video", "video": ["f1.png"]},
+                                             {"type": "video_url", "video_url": {"url": "a.mp4"}}]},
+                {"role": "assistant", "content": "answer"},
+            ],
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*FORMATS, *VARIANTS])
 def test_a_record_with_one_fault_is_parsed_or_refused(name: str) -> None:
-    good = GOOD.get(name) or MATCHED
-    if name == "matched by likeness":
-        good = {field: value for field, value in MATCHED.items() if field != "matched_text_indices"}
-    name = name if name in FORMATS else "interleaved"
+    name, good = VARIANTS.get(name) or (name, GOOD[name])
+    assert is_sound(SOURCES.get(name)(good))
 
     @settings(max_examples=80, deadline=None)
     @given(record=broken_records(good))

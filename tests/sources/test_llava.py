@@ -68,7 +68,23 @@ def test_an_answer_before_any_question_is_not_learned() -> None:
         ({"image": "\ud800", "conversations": QA}, Reason.BAD_TEXT),
         ({"images": ["1"], "conversations": QA}, Reason.PLACEHOLDER_COUNT),
         ({"image_path": "1.jpg", "conversations": QA}, Reason.MISSING_FIELD),
-        ({"video": "1.mp4", "conversations": QA}, Reason.WRONG_TYPE),
+        ({"video": "1.mp4", "conversations": QA}, Reason.PLACEHOLDER_COUNT),
+        ({"video": ["1.mp4", "2.mp4"], "conversations": QA}, Reason.PLACEHOLDER_COUNT),
+        ({"video": [3], "conversations": said(("human", "<video>"), ("gpt", "a"))}, Reason.WRONG_TYPE),
+        ({"videos": [[]], "conversations": said(("human", "<video>"), ("gpt", "a"))}, Reason.IMAGE_MISSING),
+        ({"audio": "1.wav", "conversations": QA}, Reason.WRONG_TYPE),
+        (
+            {"video": "1.mp4", "image": "1.png", "conversations": said(("human", "<video>"), ("gpt", "a"))},
+            Reason.PLACEHOLDER_COUNT,
+        ),
+        (
+            {
+                "video": "1.mp4",
+                "image": "1.png",
+                "conversations": said(("human", "<video><image><image>"), ("gpt", "a")),
+            },
+            Reason.PLACEHOLDER_COUNT,
+        ),
     ],
 )
 def test_a_broken_rule_has_its_reason(record: object, reason: Reason) -> None:
