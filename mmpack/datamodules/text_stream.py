@@ -17,7 +17,6 @@ import numpy as np
 
 from mmpack.datamodules.text_form import TextForm
 from mmpack.errors import ConfigError, Reason, SampleError
-from mmpack.indexed.open_file import OpenFile
 from mmpack.indexed.record_index import index_records
 from mmpack.offline.config import resolve_format
 from mmpack.offline.conversations import ConversationEncoder
@@ -25,6 +24,7 @@ from mmpack.offline.lines import file_hash, read_text_records
 from mmpack.offline.preference import PreferenceEncoder, rows_of_record
 from mmpack.offline.records import RecordEncoder
 from mmpack.offline.tokens import TextRow, tokenizer_hash
+from mmpack.open_file import OpenFile
 from mmpack.sample import EncodedPair, EncodedSample
 
 _FIRST_RECORDS = 1000  # read for the format

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
 import struct
 from bisect import bisect_right
@@ -20,7 +19,10 @@ from typing import Any
 from megatron.energon.source_info import SourceInfo
 
 from mmpack.energon.damage import READ_FAULTS, Shard, ShardState, inspect_shard, read_sample
+from mmpack.open_file import OpenFile
 from mmpack.stream.contract import ReadFault
+
+_MAX_OPEN = 8  # files of a dataset and stream: a shard and its index, for some shards that are read in turn
 
 _log = logging.getLogger(__name__)
 _named: set[tuple[str, str]] = set()  # what the log has said already, in this process and those it was forked from
@@ -50,6 +52,7 @@ class ShardSamples:
         self._max_sample_bytes = max_sample_bytes
         self._starts = [0, *accumulate(shard.num_samples for shard in shards)]
         self._states: dict[str, ShardState] = {}
+        self._open: dict[Path, OpenFile] = {}
 
     def inspect(self) -> list[tuple[str, str]]:
         """Looks at every shard now: (path, what is wrong) of the damaged ones, which the log names too."""
@@ -98,20 +101,29 @@ class ShardSamples:
             if inside + 1 >= len(state.offsets):
                 raise ValueError(state.problem)
             return state.offsets[inside], state.offsets[inside + 1]
-        with shard.path.with_suffix(".tar.idx").open("rb") as file:
-            file.seek(8 * inside)
-            start, end = struct.unpack("<2Q", file.read(16))
+        start, end = struct.unpack("<2Q", self._read(shard.path.with_suffix(".tar.idx"), 8 * inside, 16))
         return start, end
 
     def _bytes(self, shard: Shard, start: int, end: int) -> bytes:
         if end - start > self._max_sample_bytes:
             raise ValueError(f"takes {end - start} bytes of its shard; max_sample_bytes={self._max_sample_bytes}")
-        with shard.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < end:
-                raise ValueError(f"the shard ends at byte {size}, the sample at {end}")
-            file.seek(start)
-            return file.read(end - start)
+        data = self._read(shard.path, start, end - start)
+        if len(data) < end - start:
+            raise ValueError(f"the shard ends at byte {shard.path.stat().st_size}, the sample at {end}")
+        return data
+
+    def _read(self, path: Path, start: int, size: int) -> bytes:
+        """`size` bytes from `start`, or as many as there are. The files read last stay open."""
+        file = self._open.get(path)
+        if file is not None:
+            try:
+                return file.read(start, size)
+            except OSError:  # a remote file that was replaced has to be opened anew
+                del self._open[path]
+        file = self._open[path] = OpenFile(path)
+        if len(self._open) > _MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        return file.read(start, size)
 
     def _known_name(self, shard: Shard, state: ShardState, inside: int) -> str | None:
         """``shard.tar/key`` of a sample that cannot be read, from energon's index; None if that does not know it."""

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 from mmpack.errors import ConfigError, Reason, SampleError, nearest
-from mmpack.indexed.open_file import OpenFile
 from mmpack.indexed.pictures import PictureStore
 from mmpack.indexed.record_index import index_records
+from mmpack.open_file import OpenFile
 from mmpack.sample import IMAGE_MARK, Conversation, Picture
 from mmpack.sources import SOURCES, ParsedRecord, RecordParser, detect, parser_for
 from mmpack.sources.inline import inline_picture, short_name

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, Reason, SampleError
-from mmpack.indexed.open_file import OpenFile
+from mmpack.open_file import OpenFile
 from mmpack.sources.inline import path_of
 
 _BLOCK_BYTES = 512  # of a tar file: every member's content begins at a multiple of it

@@ -49,11 +49,11 @@ class _Held:
 
     sample: PlannedSample
     saved: list[Any]  # [place in the source, num_tokens, sample key, source, costs]
+    name: tuple[str, str]  # source and key, which tell it from others: keys are unique within a dataset only
 
-    @property
-    def name(self) -> tuple[str, str]:
-        """What tells it from others: keys are unique within a dataset only."""
-        return self.saved[3], self.saved[2]
+    @classmethod
+    def of(cls, sample: PlannedSample, saved: list[Any]) -> _Held:
+        return cls(sample, saved, (saved[3], saved[2]))
 
 
 class PackStream(Generic[B]):
@@ -186,7 +186,7 @@ class PackStream(Generic[B]):
             if sample.changed is not None:
                 self.ledger.count(sample.source, sample.changed, sample.key)
             saved = [drawn.place, sample.num_tokens, sample.key, sample.source, self.config.costs(sample)]
-            return _Held(sample, saved)
+            return _Held.of(sample, saved)
         self._reading = None
         return None
 
@@ -278,4 +278,4 @@ class PackStream(Generic[B]):
                 f"sample {key!r} of {source!r} had {num_tokens} tokens when the state was saved and has "
                 f"{sample.num_tokens} now; resume with the same data, tokenizer, template and tiling"
             )
-        return _Held(sample, saved)
+        return _Held.of(sample, saved)

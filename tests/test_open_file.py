@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mmpack.indexed.open_file import OpenFile
+from mmpack.open_file import OpenFile
 
 
 @pytest.fixture

@@ -18,8 +18,12 @@ class OpenFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor).atexit = False  # the system closes what is open then
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (OpenFile, (self.path,))  # sent to another process, it is opened there
 
     def read(self, start: int, size: int) -> bytes:
         """`size` bytes from `start`; fewer where the file ends before them."""
