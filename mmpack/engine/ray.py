@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import socket
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 _MAX_RETRIES = 5  # of a task whose machine or process died; what a task raises is not tried again
 _AHEAD = 4  # tasks for each CPU that are drawn before the oldest is done
 _CPU_SECONDS = 5.0  # after which the cluster is asked again how large it is
+_KNOCK_SECONDS = 10.0  # for the head of a cluster to answer
 _GRACE_SECONDS = 30.0  # for tasks to end that were broken off
 
 
@@ -41,6 +43,7 @@ class RayEngine:
         self._ours = not self._ray.is_initialized()  # a program that has a cluster open keeps it
         if self._ours:
             _connect(self._ray, address or os.environ.get("RAY_ADDRESS") or "local", workers)
+            _keep_stdout_clean()
         self._asked = float("-inf")
         self._num_cpus = 1
 
@@ -118,11 +121,33 @@ def _connect(ray: Any, address: str, workers: int) -> None:
     if address == "local":
         options |= {"num_cpus": max(1, workers), "include_dashboard": False}
     try:
+        _knock(address)
         ray.init(address=address, **options)
     except (ConnectionError, OSError, RuntimeError, ValueError, AssertionError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         what = f"no Ray cluster can be used at address={address!r}: {first[:300]}"
         raise ConfigError(f"{what}; start one with `ray start --head`, or leave the address out") from None
+
+
+def _knock(address: str) -> None:
+    """Raises OSError if nobody listens at ``host:port``: Ray itself would try for many minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
+
+
+def _keep_stdout_clean() -> None:
+    """Ray tells of lost machines on standard output, where a command's JSON goes; from now on, on standard error."""
+    worker = importlib.import_module("ray._private.worker")
+    say = getattr(worker, "print_to_stdstream", None)
+    if say is None or getattr(say, "is_ours", False):
+        return
+
+    def say_on_stderr(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        say({**data, "is_err": True}, *args, **options)
+
+    say_on_stderr.is_ours = True  # type: ignore[attr-defined]
+    worker.print_to_stdstream = say_on_stderr  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
