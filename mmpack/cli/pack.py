@@ -15,7 +15,8 @@ from mmpack.offline.nemo_rows import write_nemo_rows
 from mmpack.offline.records import PromptResponse
 from mmpack.plan import packed_global_batch_size
 
-FORM_OPTIONS = ("prompt_template", "truncation_field", "answer_only_loss")
+# of prompt-response records; add_bos is a field of PackConfig as well, for conversations, and goes to both
+FORM_OPTIONS = tuple(field.name for field in fields(PromptResponse) if field.name != "add_bos")
 
 
 def build_config(src: Path, dst: Path, packed_sequence_size: int, given: Mapping[str, Any]) -> PackConfig:
@@ -28,6 +29,8 @@ def build_config(src: Path, dst: Path, packed_sequence_size: int, given: Mapping
             raise ConfigError(f"no option {name!r}; {nearest(name, [*allowed, *FORM_OPTIONS])}")
     if "chat_tokens" in options:
         options["chat_tokens"] = ChatTokens.of(options["chat_tokens"])
+    if "add_bos" in options:
+        form["add_bos"] = options["add_bos"]
     return PackConfig(
         input_path=src,
         output_path=dst,
@@ -67,6 +70,8 @@ def run(
             raise ConfigError(f"--{name} {value}; at least 1")
     with progress("tokenizing") as advance:
         report = pack_dataset(config, load_tokenizer(tokenizer), lambda done, total: advance(done, total or done, ""))
+    if npy is not None and report.record_format == "preference":
+        raise ConfigError(f"--npy {npy}: NeMo's rows know no pairs, and it would learn rejected answers; leave it out")
     if npy is not None:
         write_nemo_rows(npy, PackedStore.open(config.output_path))
     adjusted = None
@@ -88,8 +93,9 @@ def rows(report: PackReport, global_batch_size: int | None, adjusted: int | None
         ("records", f"{report.num_records:,} ({report.record_format})"),
         ("sequences", f"{report.num_sequences:,} with {report.num_tokens:,} tokens, {report.num_targets:,} learned"),
     ]
+    pairs = report.record_format == "preference"  # never cut
     for reason, count in report.skipped.items():
-        hint = "; --oversize truncate cuts them instead" if reason == "oversize" else ""
+        hint = "; --oversize truncate cuts them instead" if reason == "oversize" and not pairs else ""
         table.append((f"left out: {reason}", f"{count:,} (first: {report.examples[reason][0]}){hint}"))
     if report.truncated:
         table.append(("cut to the limit", f"{report.truncated:,} (first: {report.examples['truncated'][0]})"))

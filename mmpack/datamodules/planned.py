@@ -60,6 +60,7 @@ def global_plan(
     Raises:
         ConfigError, DataError, WorkerError: as `mmpack.epoch.plan_energon`.
     """
+    batching = batching.for_encoder(task_encoder)  # for commands that come without a module: the layout's limit too
     encoder = task_encoder.build_encoder(seq_length)
     collator = batching.collator(task_encoder, seq_length)
     assert isinstance(collator, Collator)

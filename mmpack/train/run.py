@@ -52,11 +52,6 @@ def train(
             with no pack, or is preference data; a device or a logger that is not there.
         StateError: a checkpoint that does not fit.
     """
-    if getattr(data, "record_format", None) == "preference":
-        raise ConfigError(
-            "preference data: this trainer learns every answer, the rejected ones as well; compute a preference "
-            "loss in a loop of your own, with PackedBatch.pairs and mmpack.model.sequence_log_probs"
-        )
     run = _Run(config, data, model, on_record)
     return run.run()
 
@@ -71,6 +66,11 @@ class _Run:
         torch.manual_seed(config.seed)
         if (setup := getattr(data, "setup", None)) is not None:
             setup("fit")
+        if getattr(data, "record_format", None) == "preference":
+            raise ConfigError(
+                "preference data: this trainer learns every answer, the rejected ones as well; compute a preference "
+                "loss in a loop of your own, with PackedBatch.pairs and mmpack.model.sequence_log_probs"
+            )
         self.model.to(self.device)
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         made = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.SGD

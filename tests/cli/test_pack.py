@@ -93,3 +93,13 @@ def test_prepare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "t.jsonl").write_text(json.dumps(tree) + "\n")
     run_oasst(folder / "t.jsonl", folder / "oasst", val_share=0.0, as_json=True)
     assert json.loads(capsys.readouterr().out)["kept"] == {"train": 1, "val": 0}
+
+
+def test_pairs_are_not_written_for_nemo(folder: Path) -> None:
+    pairs = [{"prompt": f"{i}?", "chosen": f"yes {i}", "rejected": "no"} for i in range(9)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    config = build_config(folder / "pairs.jsonl", folder / "out", 64, options(record_format="preference"))
+    assert run(config, folder / "tokenizer").num_sequences == 18
+    with pytest.raises(ConfigError, match="NeMo's rows know no pairs"):
+        run(config, folder / "tokenizer", npy=folder / "rows.npy")
+    assert not (folder / "rows.npy").exists()

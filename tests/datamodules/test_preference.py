@@ -18,7 +18,7 @@ from mmpack.datamodules.text_form import TextForm
 from mmpack.datamodules.text_stream import TextFile
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.layout import Layout
-from mmpack.offline import PackedSequenceSpecs
+from mmpack.offline import PackConfig, PackedSequenceSpecs, pack_dataset
 from mmpack.sample import EncodedPair, LostSample
 from mmpack.train import TrainConfig, train
 from tests.conftest import words
@@ -204,8 +204,16 @@ def test_only_packs_keep_pairs(tmp_path: Path, tokenizer: Any, changes: dict[str
         next(iter(data.train_dataloader()))
 
 
-def test_the_trainer_does_not_learn_rejected_answers(tmp_path: Path, tokenizer: Any) -> None:
-    data = module(write_jsonl(tmp_path / "pairs.jsonl", texts(20)), tokenizer, **WAYS["window"])
+@pytest.mark.parametrize("way", [*WAYS, "ready-made"])
+def test_the_trainer_does_not_learn_rejected_answers(tmp_path: Path, tokenizer: Any, way: str) -> None:
+    path = write_jsonl(tmp_path / "pairs.jsonl", texts(20))
+    if way == "ready-made":
+        made = tmp_path / "made"
+        pack_dataset(PackConfig(input_path=path, output_path=made, packed_sequence_size=256), tokenizer)
+        specs = PackedSequenceSpecs(packed_sequence_size=256, packed_train_data_path=made)
+        data = FineTuningDataModule(tokenizer=tokenizer, packed_sequence_specs=specs, seq_length=256)
+    else:
+        data = module(path, tokenizer, **WAYS[way])
     with pytest.raises(ConfigError, match=r"rejected ones as well.*PackedBatch\.pairs"):
         train(TrainConfig(output_dir=tmp_path / "run", max_steps=1), data, torch.nn.Linear(1, 1))
 
