@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # Lightning lies apart: importing it costs every process of the suite three seconds.
 LIGHTNING := $(abspath $(VENV))/lightning
+# So does Ray, which is larger than all the rest but torch.
+RAY := $(abspath $(VENV))/ray
 LIGHTNING_TESTS := tests/datamodules/test_lightning.py tests/examples -k lightning
 
 export TOKENIZERS_PARALLELISM ?= false
@@ -19,9 +21,11 @@ test test-slow: export OMP_NUM_THREADS ?= 1  # two test processes on two cores
 test: $(READY)  ## the test suite
 	$(BIN)/python -m pytest -n 2 -m "not slow" --doctest-modules mmpack tests
 	PYTHONPATH=$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS)
+	PYTHONPATH=$(RAY) $(BIN)/python -m pytest -m "not slow" tests/engine/test_ray.py
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -n 2 -m slow
+	PYTHONPATH=$(RAY) $(BIN)/python -m pytest -m slow tests/engine/test_ray.py
 
 fuzz: export HYPOTHESIS_PROFILE := long
 fuzz: $(READY)  ## property tests of parsers, pictures and archives, a hundred times as many examples: an hour or more
@@ -48,4 +52,6 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps --target $(LIGHTNING) \
 		lightning pytorch-lightning lightning-utilities torchmetrics
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps --target $(RAY) \
+		ray msgpack requests charset-normalizer certifi
 	@touch $(READY)

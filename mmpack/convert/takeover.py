@@ -61,5 +61,6 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder, folders, names in os.walk(path):
-        folders.sort()
-        yield from (Path(folder, name) for name in sorted(names) if Path(folder, name).is_file())
+        folders[:] = sorted(name for name in folders if not name.startswith("."))  # as readers do
+        visible = sorted(name for name in names if not name.startswith("."))
+        yield from (Path(folder, name) for name in visible if Path(folder, name).is_file())

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from mmpack.cli import main
+from mmpack.convert import ConvertConfig
 from mmpack.engine import Remembered, check_engine, open_engine, stopped, tick
 from mmpack.engine.local import LocalEngine
 from mmpack.errors import ConfigError, Reason, SampleError, WorkerError
+from mmpack.offline import PackConfig
+
+REPO = Path(__file__).parents[2]
 
 
 def engine(workers: int) -> LocalEngine:
@@ -143,5 +148,31 @@ def test_what_cannot_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="address='auto' is that of a cluster; add engine=ray"):
         check_engine("local", "auto")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'mmpack\[ray\]'"):
+    hint = r"engine='ray' needs Ray, which is not installed; pip install 'mmpack\[ray\]'"
+    with pytest.raises(ConfigError, match=hint):
         open_engine("ray", 2, what="testing")
+    with pytest.raises(ConfigError, match=hint):
+        ConvertConfig(src=Path("a.json"), dst=Path("out"), engine="ray")
+    with pytest.raises(ConfigError, match=hint):
+        PackConfig(input_path=Path("a.jsonl"), output_path=Path("out"), packed_sequence_size=64, engine="ray")
+
+
+@pytest.mark.parametrize("command", ["convert a.json out", "check .", "pack a.jsonl out --packed-sequence-size 64"])
+def test_every_command_takes_an_engine(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*command.split(), *(["--tokenizer", "."] if command.startswith("pack") else []), "--engine", "rey"]
+    monkeypatch.setattr("sys.argv", ["mmpack", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "engine='rey'; did you mean 'ray'?" in capsys.readouterr().err
+
+
+def test_the_engine_of_a_file(tmp_path: Path) -> None:
+    from mmpack.config import read_config
+
+    file = REPO / "configs" / "demo.yaml"
+    with pytest.raises(ConfigError, match="engine='rey'; did you mean 'ray'"):
+        read_config(str(file), ["convert.engine=rey"])
+    assert read_config(str(file), []).convert.engine == "local"

@@ -5,6 +5,7 @@ Ray is large, so the suite's environment does without it: `make test` runs this 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -135,8 +136,11 @@ def done_names(dst: Path) -> set[str]:
 def is_busy(node: Any) -> bool:
     """Whether a task runs on the node."""
     (raylet,) = node.all_processes["raylet"]
-    titles = [child.cmdline() for child in psutil.Process(raylet.process.pid).children(recursive=True)]
-    return any("_run_task" in " ".join(title) for title in titles)
+    for child in psutil.Process(raylet.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            if "_run_task" in " ".join(child.cmdline()):
+                return True
+    return False
 
 
 def square(job: int, task: int) -> tuple[int, int]:
@@ -301,5 +305,5 @@ def test_ten_thousand_samples_and_a_node_killed(cluster: Any, tmp_path: Path) ->
     cluster.remove_node(node, allow_graceful=False)
     report = finish(process)
     assert report["kept"] > 9_700
-    assert report["shards"] == 2000
+    assert report["shards"] == 1980  # of five; a hundred records are known to be bad before
     assert content(tmp_path / "out") == content(local)
