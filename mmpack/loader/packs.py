@@ -19,6 +19,7 @@ from mmpack.batch import B, Batch
 from mmpack.errors import ConfigError, StateError
 from mmpack.loader.contract import StreamFactory
 from mmpack.loader.equal import EqualSteps, Exchange, sure_turns
+from mmpack.loader.work import Work
 from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
 from mmpack.packing import PackingMeter, PackingMetrics
 from mmpack.stats import DropLedger
@@ -80,6 +81,7 @@ class PackLoader(Generic[B]):
         self._confirmed: dict[str, Any] | None = None
         self._iteration = 0  # of those begun; an older one must not go on
         self._meter = PackingMeter()
+        self.work = Work()  # what making the packs took that were taken so far
         self._reset()
 
     def _reset(self) -> None:
@@ -124,8 +126,10 @@ class PackLoader(Generic[B]):
         order = own[turn:] + own[:turn]
         plan = [(stream, self._streams[stream]) for stream in order]
         if self.num_workers == 0:
-            return InProcessFeed(self.factory, plan, self.epoch)
-        return WorkerFeed(self.factory, plan, self.epoch, num_workers=self.num_workers, prefetch=self.prefetch)
+            return InProcessFeed(self.factory, plan, self.epoch, work=self.work)
+        return WorkerFeed(
+            self.factory, plan, self.epoch, num_workers=self.num_workers, prefetch=self.prefetch, work=self.work
+        )
 
     def _consume(self, feed: Feed[B]) -> Iterator[B]:
         own = self._own_streams()

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from mmpack.batch import B
 from mmpack.batch.memory import on_heap
+from mmpack.loader.work import Stopwatch
 
 LENT = 2  # the pack of this step and, until it is replaced, that of the step before
 _ALIGN = 64  # bytes: a cache line
@@ -41,6 +42,8 @@ class Header(Generic[B]):
     slot: int | None
     tensors: list[tuple[str, torch.dtype, tuple[int, ...], int]]  # field, dtype, shape, offset in the slot
     fields: dict[str, Any]
+    cpu_s: float  # what making it took
+    wall_s: float
 
 
 class SlotMemory:
@@ -64,10 +67,12 @@ class SlotWriter:
         self._slot = 0
         self._bytes = memory.bytes_of(0)
         self._given = 0  # bytes
+        self._watch = Stopwatch()
 
     def begin(self, slot: int) -> None:
         """The next pack goes into `slot`, which nobody else uses."""
         self._slot, self._bytes, self._given = slot, self._memory.bytes_of(slot), 0
+        self._watch = Stopwatch()
 
     def allocate(self, num_bytes: int) -> NDArray[np.uint8]:
         """Memory for the pixels of the pack: in the slot, once and if they fit."""
@@ -87,14 +92,18 @@ class SlotWriter:
             offsets[name] = end
             end += _aligned(tensors[name].nbytes)
         if end > self._memory.slot_bytes:
-            return Header(kind=type(batch), slot=None, tensors=[], fields=fields)
+            cpu_s, wall_s = self._watch.read()
+            return Header(kind=type(batch), slot=None, tensors=[], fields=fields, cpu_s=cpu_s, wall_s=wall_s)
         for name in to_copy:
             _tensor(self._bytes, tensors[name].dtype, tuple(tensors[name].shape), offsets[name]).copy_(tensors[name])
+        cpu_s, wall_s = self._watch.read()
         return Header(
             kind=type(batch),
             slot=self._slot,
             tensors=[(name, value.dtype, tuple(value.shape), offsets[name]) for name, value in tensors.items()],
             fields={name: value for name, value in fields.items() if name not in tensors},
+            cpu_s=cpu_s,
+            wall_s=wall_s,
         )
 
     def _offset(self, value: Tensor) -> int | None:

@@ -19,6 +19,7 @@ from mmpack.batch import B, B_co
 from mmpack.errors import ConfigError, MmpackError, StateError, WorkerError
 from mmpack.loader.contract import Stream, StreamFactory
 from mmpack.loader.slots import LENT, Header, SlotMemory, SlotReader, SlotWriter
+from mmpack.loader.work import Stopwatch, Work
 from mmpack.processes import SharedHeap, end_with_parent, quiet_fork
 
 StreamPlan = Sequence[tuple[int, dict[str, Any] | None]]  # streams in the order of their turns, with their states
@@ -57,8 +58,8 @@ def _open(factory: StreamFactory[B], stream: int, state: dict[str, Any] | None, 
 class InProcessFeed(Generic[B]):
     """Makes packs in the calling process when they are asked for. Streams are opened at their first turn."""
 
-    def __init__(self, factory: StreamFactory[B], plan: StreamPlan, epoch: int) -> None:
-        self._factory, self._epoch = factory, epoch
+    def __init__(self, factory: StreamFactory[B], plan: StreamPlan, epoch: int, *, work: Work) -> None:
+        self._factory, self._epoch, self._work = factory, epoch, work
         self._states = dict(plan)
         self._open: dict[int, tuple[Stream[B], Iterator[B]]] = {}
 
@@ -67,8 +68,12 @@ class InProcessFeed(Generic[B]):
             opened = _open(self._factory, stream, self._states[stream], self._epoch)
             self._open[stream] = (opened, opened.packs())
         reader, packs = self._open[stream]
+        watch = Stopwatch()
         batch = next(packs, None)
-        return EndOfStream(stream, reader.state()) if batch is None else batch
+        if batch is None:
+            return EndOfStream(stream, reader.state())
+        self._work.add(*watch.read())
+        return batch
 
     def close(self) -> None:
         self._open.clear()
@@ -78,7 +83,14 @@ class WorkerFeed(Generic[B]):
     """Makes packs in `num_workers` forked processes, each `prefetch` packs ahead."""
 
     def __init__(
-        self, factory: StreamFactory[B], plan: StreamPlan, epoch: int, *, num_workers: int, prefetch: int
+        self,
+        factory: StreamFactory[B],
+        plan: StreamPlan,
+        epoch: int,
+        *,
+        num_workers: int,
+        prefetch: int,
+        work: Work,
     ) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise ConfigError("num_workers > 0 needs processes that can be forked (Linux or macOS); use num_workers=0")
@@ -89,7 +101,7 @@ class WorkerFeed(Generic[B]):
         try:
             with quiet_fork():
                 for number, share in enumerate(shares):
-                    worker: _Worker[B] = _Worker(number, factory, share, epoch, prefetch)
+                    worker: _Worker[B] = _Worker(number, factory, share, epoch, prefetch, work)
                     self._workers.append(worker)
                     self._worker_of.update(dict.fromkeys((stream for stream, _ in share), worker))
         except BaseException:
@@ -113,7 +125,10 @@ class WorkerFeed(Generic[B]):
 class _Worker(Generic[B]):
     """The trainer's end of one worker process, which runs from the start."""
 
-    def __init__(self, number: int, factory: StreamFactory[B], share: StreamPlan, epoch: int, prefetch: int) -> None:
+    def __init__(
+        self, number: int, factory: StreamFactory[B], share: StreamPlan, epoch: int, prefetch: int, work: Work
+    ) -> None:
+        self._work = work
         memory = SlotMemory(prefetch + LENT, factory.max_batch_bytes)
         self._slots = SlotReader(memory)
         # Made just before the fork: no worker inherits the far end of another's pipe, which would hide its death.
@@ -143,6 +158,7 @@ class _Worker(Generic[B]):
         if isinstance(message, EndOfStream):
             return message
         assert isinstance(message, Header)
+        self._work.add(message.cpu_s, message.wall_s)
         return cast(B, self._slots.read(message))
 
     def give_back(self) -> None:

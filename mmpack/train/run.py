@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,10 @@ from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, Train
 from mmpack.train.metrics import MetricLoggers
 from mmpack.train.precision import compute_in
 from mmpack.train.records import append_record, cut_records
+from mmpack.train.slow import SlowDataWatch
 from mmpack.train.steps import training_steps
+
+_log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 EXPORT_NAME = "final"
@@ -86,6 +90,7 @@ class _Run:
         self._assets = assets_of(data, model, config)
         self._capacity: int | None = getattr(data, "pack_capacity", None)
         self._loggers: MetricLoggers | None = None
+        self._watch = SlowDataWatch(None)
 
     def run(self) -> TrainResult:
         started = time.perf_counter()
@@ -93,6 +98,7 @@ class _Run:
         self.config.output_dir.mkdir(parents=True, exist_ok=True)
         self._resume()
         self._loggers = MetricLoggers(self.config, active=self.is_first_rank)
+        self._watch = SlowDataWatch(self.data.train_dataloader())
         steps = training_steps(self.data, self.config.last_epoch)
         while self.step != self.config.max_steps and self._train_step(steps):
             if self._due(self.config.val_check_interval):
@@ -167,6 +173,8 @@ class _Run:
         loss = float(_summed(torch.tensor(loss_sum)) / total_weight.clamp(min=1e-8))
         self._losses.append(loss)
         record = self._step_record(batches, loss, time.perf_counter() - begun, waited)
+        if (warning := self._watch.step(waited, record["step_s"])) is not None:
+            _log.warning("step %d: %s", self.step, warning)
         self._record(record | {"max_to_mean_cost": balance([costs])})
         return True
 
