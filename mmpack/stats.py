@@ -109,6 +109,26 @@ def displacements(packs: Iterable[Sequence[int]]) -> list[int]:
     return [abs(place - sample) for place, sample in enumerate(output)]
 
 
+def length_bin(length: int) -> int:
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below `length`.
+
+    >>> [length_bin(length) for length in (1, 5, 12, 13, 1000, 1100)]
+    [1, 6, 12, 16, 1024, 1536]
+    """
+    power = 1 << (length - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and length <= power * 3 // 4 else power
+
+
+def count_lengths(lengths: Iterable[int]) -> dict[str, int]:
+    """How many of the lengths fall into each bin; keys are `length_bin` as text, ascending.
+
+    >>> count_lengths([5, 6, 900])
+    {'6': 2, '1024': 1}
+    """
+    bins = Counter(length_bin(length) for length in lengths)
+    return {str(bound): bins[bound] for bound in sorted(bins)}
+
+
 def attention_cost(lengths: Iterable[int]) -> int:
     """What attention over a pack costs, up to a factor: the sum of the squared lengths of its samples.
 

@@ -68,6 +68,11 @@ class PackedBatch:
         return int((self.cu_seqlens_padded.diff().double() ** 2).sum())
 
     @property
+    def sample_lengths(self) -> list[int]:
+        """Tokens of each sample."""
+        return [length for length in self.cu_seqlens.diff().tolist() if length]
+
+    @property
     def num_real_tokens(self) -> int:
         """Positions that hold a sample's text or image embeddings (no padding)."""
         return self.num_tokens - int(self.padding_mask.sum())

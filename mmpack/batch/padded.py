@@ -62,6 +62,11 @@ class PaddedBatch:
         """Sum of the squared row lengths: what attention costs, up to a factor."""
         return int(self.tokens.shape[0] * self.tokens.shape[1] ** 2)
 
+    @property
+    def sample_lengths(self) -> list[int]:
+        """Tokens of each sample."""
+        return [length for length in self.lengths.tolist() if length]
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PaddedBatch:
         """The same batch with every tensor on `device`."""
         return moved(self, device, non_blocking=non_blocking)

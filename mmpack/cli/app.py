@@ -200,13 +200,16 @@ def train(config: ConfigFile, set_: Set = None, json_: Json = False) -> None:
 
 @app.command(epilog="Example: mmpack report build/demo/run/train.jsonl --html run.html --png run.png")
 def report(
-    records: Annotated[Path, typer.Argument(metavar="RECORDS", help="train.jsonl of a run.")],
+    records: Annotated[
+        Path,
+        typer.Argument(metavar="RECORDS", help="Of a run, or printed by bench or profile --json."),
+    ],
     html: Html = None,
     png: Png = None,
     set_: Set = None,
     json_: Json = False,
 ) -> None:
-    """A training run as a picture, drawn from its records. --set title=... names it."""
+    """A training run, or measurements, as a picture, drawn from its records. --set title=... names it."""
     from mmpack.cli.report import run
 
     run(records, html, png, set_ or [], as_json=json_)

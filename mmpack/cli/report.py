@@ -9,23 +9,31 @@ from typing import Any
 
 from mmpack.cli.show import print_json, say
 from mmpack.errors import ConfigError, nearest
-from mmpack.report import read_run, run_html, run_png
+from mmpack.report import RunFacts, bench_html, bench_png, read_bench, read_run, run_html, run_png
 
-DEFAULTS: dict[str, Any] = {"title": "Training run"}
+DEFAULTS: dict[str, Any] = {"title": None}
 
 
 def run(records: Path, html: Path | None, png: Path | None, settings: Sequence[str], *, as_json: bool) -> None:
-    """Draws the run; HTML beside the records if nothing else is asked for."""
-    options = _options(settings)
-    facts = read_run(records)
+    """Draws a run or measurements; HTML beside the records if nothing else is asked for."""
+    title = _options(settings)["title"]
+    measured = read_bench(records)
+    facts = read_run(records) if measured is None else measured
     if html is None and png is None:
         html = records.with_suffix(".html")
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(run_html(facts, str(options["title"])), encoding="utf-8")
+        if isinstance(facts, RunFacts):
+            page = run_html(facts, str(title or "Training run"))
+        else:
+            page = bench_html(facts, str(title or "Measurements"))
+        html.write_text(page, encoding="utf-8")
     if png is not None:
         png.parent.mkdir(parents=True, exist_ok=True)
-        run_png(facts, png)
+        if isinstance(facts, RunFacts):
+            run_png(facts, png)
+        else:
+            bench_png(facts, png)
     if as_json:
         print_json({**dataclasses.asdict(facts), "html": html and str(html), "png": png and str(png)})
         return

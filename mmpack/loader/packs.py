@@ -82,6 +82,7 @@ class PackLoader(Generic[B]):
         self._iteration = 0  # of those begun; an older one must not go on
         self._meter = PackingMeter()
         self.work = Work()  # what making the packs took that were taken so far
+        self._feed: Feed[B] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -114,11 +115,13 @@ class PackLoader(Generic[B]):
             self._reset()
         self._handed.clear()
         self._confirmed = self._state() if self.confirming else None
-        feed = self._open_feed()
+        feed = self._feed = self._open_feed()
         try:
             yield from self._consume(feed)
         finally:
             feed.close()
+            if self._feed is feed:
+                self._feed = None
 
     def _open_feed(self) -> Feed[B]:
         turn = self._steps % (self.num_streams // self.world_size)
@@ -195,6 +198,11 @@ class PackLoader(Generic[B]):
         A pack's positions are `pack_capacity`, or those of its row where that is longer or there is no capacity.
         """
         return self._meter.metrics()
+
+    @property
+    def num_ready(self) -> int:
+        """Packs that the workers have made and nobody has taken yet: the depth of the queue."""
+        return 0 if self._feed is None else self._feed.num_ready
 
     def confirm(self, batch: B) -> None:
         """Says that `batch` has been consumed, and all that were taken before it; for when `confirming` is set."""

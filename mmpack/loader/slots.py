@@ -53,6 +53,7 @@ class SlotMemory:
         self.num_slots = num_slots
         self.slot_bytes = _aligned(max(slot_bytes, 1))
         self._map = mmap.mmap(-1, self.num_slots * self.slot_bytes)
+        self.num_made = np.frombuffer(mmap.mmap(-1, 8), dtype=np.int64)  # (1,) packs that the worker has sent
 
     def bytes_of(self, slot: int) -> NDArray[np.uint8]:
         """A new array over the memory of `slot`; it keeps the map alive."""

@@ -37,6 +37,8 @@ class Feed(Protocol[B_co]):
     """Hands out the next pack of a stream. Streams must be asked in the order of their turns."""
 
     def get(self, stream: int) -> B_co | EndOfStream: ...
+    @property
+    def num_ready(self) -> int: ...  # packs that are made and not taken
     def close(self) -> None: ...
 
 
@@ -74,6 +76,10 @@ class InProcessFeed(Generic[B]):
             return EndOfStream(stream, reader.state())
         self._work.add(*watch.read())
         return batch
+
+    @property
+    def num_ready(self) -> int:
+        return 0
 
     def close(self) -> None:
         self._open.clear()
@@ -116,6 +122,10 @@ class WorkerFeed(Generic[B]):
         assert given == stream, f"asked for stream {stream}, worker gave {given}"
         return item
 
+    @property
+    def num_ready(self) -> int:
+        return sum(worker.num_ready for worker in self._workers)
+
     def close(self) -> None:
         for worker in self._workers:
             worker.stop()
@@ -130,6 +140,7 @@ class _Worker(Generic[B]):
     ) -> None:
         self._work = work
         memory = SlotMemory(prefetch + LENT, factory.max_batch_bytes)
+        self._num_made, self._num_taken = memory.num_made, 0
         self._slots = SlotReader(memory)
         # Made just before the fork: no worker inherits the far end of another's pipe, which would hide its death.
         context = multiprocessing.get_context("fork")
@@ -158,8 +169,14 @@ class _Worker(Generic[B]):
         if isinstance(message, EndOfStream):
             return message
         assert isinstance(message, Header)
+        self._num_taken += 1
         self._work.add(message.cpu_s, message.wall_s)
         return cast(B, self._slots.read(message))
+
+    @property
+    def num_ready(self) -> int:
+        """Packs that it has made and nobody has taken."""
+        return int(self._num_made[0]) - self._num_taken
 
     def give_back(self) -> None:
         """Tells the worker which slots are free again."""
@@ -211,6 +228,7 @@ def _work(
                 header = slots.finish(batch)
                 if header.slot is not None:
                     free.remove(header.slot)
+                memory.num_made[0] += 1
                 _tell(conn, header)
         while True:  # stay until the trainer closes: it may still be reading the last slots
             _hear(conn)

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mmpack.errors import ConfigError
+from mmpack.report.bars import OTHERS, OURS
+from mmpack.report.bench import BenchFacts
 from mmpack.report.pack import KINDS, ROW_TOKENS, PackFacts, runs
 from mmpack.report.page import COLORS
 from mmpack.report.run import RunFacts
@@ -49,6 +51,28 @@ def pack_png(pack: PackFacts, path: Path) -> None:
             axes[1].imshow(tile.transpose(1, 2, 0), extent=(i, i + 0.95, 0, 0.95))
         axes[1].set(xlim=(0, max(12, min(len(tiles), 24))), ylim=(0, 1), aspect="equal")
         axes[1].set_title(f"{len(tiles)} tiles" + (", the first 24" if len(tiles) > 24 else ""), fontsize=9)
+    figure.savefig(path, dpi=110, format="png")
+
+
+def bench_png(found: BenchFacts, path: Path) -> None:
+    """Ours and the peers by the first metric of each case, or a loader's stages. ConfigError without matplotlib."""
+    charts: list[tuple[str, list[tuple[str, float]]]] = []
+    if found.profile is not None:
+        charts.append(("CPU ms a sample, by stage", [(n, float(v)) for n, v in found.profile["stages_ms"].items()]))
+    for case in dict.fromkeys((record["bench"], record["case"]) for record in found.records):
+        measured = [r for r in found.records if (r["bench"], r["case"]) == case and r["metrics"]]
+        if measured:
+            name = next(iter(measured[0]["metrics"]))
+            rows = [(r["subject"], float(r["metrics"][name])) for r in measured if name in r["metrics"]]
+            charts.append((f"{case[0]}, {case[1]}: {name}", rows))
+    if not charts:
+        raise ConfigError("none of the records has a measurement to draw")
+    figure, axes = _figure(len(charts), sum(0.8 + 0.3 * len(rows) for _, rows in charts))
+    for axis, (title, rows) in zip(axes, charts, strict=True):
+        names, values = zip(*reversed(rows), strict=True)
+        color = [OURS if name.startswith("mmpack") else OTHERS for name in names]
+        axis.bar_label(axis.barh(names, values, color=color), fmt="%.3g", padding=3, fontsize=8)
+        axis.set_title(title, fontsize=10, loc="left")
     figure.savefig(path, dpi=110, format="png")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmpack.errors import ConfigError
+from mmpack.report.bars import columns
 from mmpack.report.page import facts, page
 
 Series = list[tuple[float, float]]  # (step, value)
@@ -27,6 +28,9 @@ class RunFacts:
     fill_percent: Series
     tokens_per_s: Series
     wait_percent: Series  # share of the step spent waiting for data
+    balance: Series  # cost of the dearest rank over the mean of all ranks
+    queue_depth: Series  # packs that were ready when a step began
+    lengths: dict[int, int]  # samples by length: up to so many tokens, and more than the next smaller bound
     num_samples: int
     num_packs: int
     drops: dict[str, int]  # samples left out, by reason
@@ -67,6 +71,9 @@ def run_facts(records: Sequence[dict[str, Any]], *, packed_sequence_size: int | 
         fill_percent=[(r["step"], 100 * r["num_tokens"] / _positions(r, packed_sequence_size)) for r in steps],
         tokens_per_s=[(r["step"], r["useful_tokens_per_s"]) for r in steps],
         wait_percent=[(r["step"], 100 * r["wait_s"] / r["step_s"]) for r in steps],
+        balance=[(r["step"], r["max_to_mean_cost"]) for r in steps if "max_to_mean_cost" in r],
+        queue_depth=[(r["step"], r["queue_depth"]) for r in steps if "queue_depth" in r],
+        lengths=_lengths(steps),
         num_samples=sum(r["num_samples"] for r in steps),
         num_packs=sum(r["num_packs"] for r in steps),
         drops=_drops(steps[-1]["drops"]),
@@ -75,6 +82,14 @@ def run_facts(records: Sequence[dict[str, Any]], *, packed_sequence_size: int | 
 
 def _positions(record: dict[str, Any], packed_sequence_size: int | None) -> int:
     return int(packed_sequence_size * record["num_packs"] if packed_sequence_size else record["num_positions"])
+
+
+def _lengths(steps: Sequence[dict[str, Any]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for record in steps:
+        for bound, count in record.get("lengths", {}).items():
+            total[int(bound)] = total.get(int(bound), 0) + count
+    return dict(sorted(total.items()))
 
 
 def _drops(by_source: dict[str, dict[str, dict[str, Any]]]) -> dict[str, int]:
@@ -109,6 +124,13 @@ def run_html(run: RunFacts, title: str = "Training run", table: Sequence[tuple[s
         _chart("Useful tokens per second", [("tokens/s", "#4c8bf5", run.tokens_per_s)], low=0.0),
         _chart("Share of a step spent waiting for data, %", [("wait", "#c0392b", run.wait_percent)], low=0.0),
     ]
+    if any(value != 1.0 for _, value in run.balance):
+        charts.append(_chart("Cost of the dearest rank over the mean", [("balance", "#8e6bbf", run.balance)], low=1.0))
+    if any(value for _, value in run.queue_depth):
+        charts.append(_chart("Packs ready when a step began", [("packs", "#17a2a2", run.queue_depth)], low=0.0))
+    if run.lengths:
+        counts = [(f"{bound:,}", float(count)) for bound, count in run.lengths.items()]
+        charts.append(columns("Samples by length, up to so many tokens", counts, "samples"))
     reasons = "".join(f"<li>{html.escape(reason)}: {count}</li>" for reason, count in run.drops.items())
     left_out = f"<h2>Left out</h2><ul>{reasons}</ul>" if reasons else ""
     return page(

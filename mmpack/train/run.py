@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from mmpack import state as states
 from mmpack.batch import Batch
 from mmpack.cost import CostModel
 from mmpack.errors import ConfigError
+from mmpack.loader.work import Work
 from mmpack.packing import load_metrics
-from mmpack.stats import balance
+from mmpack.stats import balance, count_lengths
 from mmpack.train.assets import assets_of
 from mmpack.train.checkpoint import (
     BEST_NAME,
@@ -30,6 +32,7 @@ from mmpack.train.checkpoint import (
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
 from mmpack.train.metrics import MetricLoggers
 from mmpack.train.precision import compute_in
+from mmpack.train.ranks import gathered, of_all_ranks, summed
 from mmpack.train.records import append_record, cut_records
 from mmpack.train.slow import SlowDataWatch
 from mmpack.train.steps import training_steps
@@ -91,6 +94,7 @@ class _Run:
         self._capacity: int | None = getattr(data, "pack_capacity", None)
         self._loggers: MetricLoggers | None = None
         self._watch = SlowDataWatch(None)
+        self._work = Work()  # behind the last step
 
     def run(self) -> TrainResult:
         started = time.perf_counter()
@@ -147,13 +151,15 @@ class _Run:
 
     def _train_step(self, steps: Iterator[list[Batch]]) -> bool:
         """One step; False if the data has ended."""
+        loader: Any = self.data.train_dataloader()
+        depth = getattr(loader, "num_ready", 0)
         begun = time.perf_counter()
         batches = next(steps, None)
         if batches is None:
             return False
         waited = time.perf_counter() - begun
         weight = float(sum(batch.loss_weight.sum() for batch in batches))
-        weights, costs = _of_all_ranks([weight, self._cost(batches)])
+        weights, costs = of_all_ranks([weight, self._cost(batches)])
         total_weight = torch.tensor(sum(weights))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -170,12 +176,12 @@ class _Run:
             group["lr"] = self.config.learning_rate * min(1.0, (self.step + 1) / max(1, self.config.warmup_steps))
         self.optimizer.step()
         self.step += 1
-        loss = float(_summed(torch.tensor(loss_sum)) / total_weight.clamp(min=1e-8))
+        loss = float(summed(torch.tensor(loss_sum)) / total_weight.clamp(min=1e-8))
         self._losses.append(loss)
         record = self._step_record(batches, loss, time.perf_counter() - begun, waited)
         if (warning := self._watch.step(waited, record["step_s"])) is not None:
             _log.warning("step %d: %s", self.step, warning)
-        self._record(record | {"max_to_mean_cost": balance([costs])})
+        self._record(record | {"max_to_mean_cost": balance([costs]), "queue_depth": depth, **self._pack_times(loader)})
         return True
 
     def _share_gradients(self) -> None:
@@ -205,8 +211,18 @@ class _Run:
             "step_s": seconds,
             "wait_s": waited,
             **self._packing(batches),
+            "lengths": count_lengths(chain.from_iterable(batch.sample_lengths for batch in batches)),
             "drops": self._drops(),
         }
+
+    def _pack_times(self, loader: Any) -> dict[str, float]:
+        """Mean CPU and time that making one of the step's packs took, where the loader knows."""
+        work = getattr(loader, "work", None)
+        if work is None:
+            return {}
+        done, self._work = work.since(self._work), work.copy()
+        count = max(1, done.num_packs)
+        return {"pack_cpu_s": done.cpu_s / count, "pack_wall_s": done.wall_s / count}
 
     def _cost(self, batches: list[Batch]) -> float:
         """What the step's batches cost this rank, by the cost model's defaults: what ranks are balanced by."""
@@ -240,7 +256,7 @@ class _Run:
                 count += 1
                 if count == self.config.limit_val_batches:
                     break
-        totals = _summed(torch.tensor([loss_sum, weight_sum]))
+        totals = summed(torch.tensor([loss_sum, weight_sum]))
         if float(totals[1]) == 0.0:
             raise ConfigError("the validation data gave no label; make a larger split, or set val_check_interval=0")
         self._val_loss = float(totals[0] / totals[1])
@@ -287,7 +303,7 @@ class _Run:
         self._saved_at = self.step
 
     def _write(self, path: Path) -> None:
-        data = _gathered(self.data.state_dict())
+        data = gathered(self.data.state_dict())
         if not self.is_first_rank:
             return
         content = {
@@ -301,33 +317,3 @@ class _Run:
         if self._assets is not None:
             content["assets"] = self._assets.to_plain()
         save_checkpoint(path, content)
-
-
-def _summed(value: Tensor) -> Tensor:
-    """The sum over the ranks, on the CPU."""
-    if not dist.is_initialized():
-        return value
-    on_gpu = dist.get_backend() == "nccl"  # which knows no other memory
-    total = value.cuda() if on_gpu else value
-    dist.all_reduce(total)
-    return total.cpu()
-
-
-def _of_all_ranks(values: list[float]) -> list[list[float]]:
-    """For each value, what every rank has for it, in the order of the ranks."""
-    if not dist.is_initialized():
-        return [[value] for value in values]
-    own = torch.tensor(values, dtype=torch.float64)
-    own = own.cuda() if dist.get_backend() == "nccl" else own
-    rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, own)
-    return [list(column) for column in zip(*(row.tolist() for row in rows), strict=True)]
-
-
-def _gathered(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The state of every rank, on every rank."""
-    if not dist.is_initialized():
-        return [state]
-    states: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(states, state)
-    return states

@@ -33,7 +33,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.append(tag)
         self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in ("meta", "img", "rect", "line", "circle", "polyline"):
+        if tag not in ("meta", "img"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:

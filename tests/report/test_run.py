@@ -52,6 +52,20 @@ def test_series_and_totals(records: Path) -> None:
     assert (run.num_samples, run.num_packs, run.drops) == (33, 6, {"oversize": 4})
 
 
+def test_balance_queue_and_lengths_are_drawn_where_the_records_have_them(records: Path) -> None:
+    lines = [
+        step(1, max_to_mean_cost=1.2, queue_depth=3, lengths={"96": 1, "1024": 2}),
+        step(2, max_to_mean_cost=1.0, queue_depth=0, lengths={"96": 4}),
+    ]
+    records.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read_run(records)
+    assert (run.balance, run.queue_depth, run.lengths) == ([(1, 1.2), (2, 1.0)], [(1, 3), (2, 0)], {96: 5, 1024: 2})
+    page = parse(run_html(run))
+    assert page.tags.count("svg") == 7
+    assert "Samples by length" in page.text
+    assert "1,024" in page.text
+
+
 def test_the_page_and_the_png(records: Path, tmp_path: Path) -> None:
     page = parse(run_html(read_run(records), "a <b> & c", [("x", "<y>")]))
     assert page.tags.count("svg") == 4

@@ -46,6 +46,9 @@ def test_a_short_run_learns_and_records_every_step(energon_dataset: Path, tokeni
         assert record["packing_efficiency"] == -(-record["num_tokens"] // 512) / 2
         assert record["bin_balance"] <= 1
         assert record["max_to_mean_cost"] == 1.0  # one rank
+        assert sum(record["lengths"].values()) == record["num_samples"]
+        assert 0 <= record["queue_depth"] <= 4
+        assert record["pack_cpu_s"] > 0
     assert newest_checkpoint(tmp_path) == result.checkpoint
 
 
