@@ -4,6 +4,7 @@
 * `SampleError`  one sample is wrong: counted under its `Reason`, never stops a run by itself.
 * `StateError`   a checkpoint does not fit the run that wants to resume from it.
 * `DataError`    the data cannot be read on: a damaged or missing shard.
+* `StorageError` remote storage does not answer, or holds something else than before; no sample is to blame.
 * `WorkerError`  a worker process died or met an error of its own.
 """
 
@@ -59,6 +60,10 @@ class StateError(MmpackError):
 
 class DataError(MmpackError):
     """A part of the data that cannot be read, and not one sample only. The text names what was met."""
+
+
+class StorageError(DataError):
+    """Remote storage that does not answer after all attempts, or has changed. No sample is counted as lost for it."""
 
 
 class WorkerError(MmpackError):

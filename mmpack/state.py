@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mmpack.errors import StateError
+from mmpack.stream.saved import check_saved
 
 STATE_VERSION = 2
 Mode = Literal["streams", "plan"]
@@ -205,6 +206,8 @@ def _require_shape(state: Mapping[str, Any]) -> None:
     for stream, held in state["streams"].items():
         if not isinstance(stream, str) or not isinstance(held, dict | bytes | None):
             raise StateError(f"the state is damaged: it holds a {type(held).__name__} for stream {stream!r}")
+        if isinstance(held, dict) and state["mode"] == "streams":
+            check_saved(stream, held)
 
 
 def merge(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -34,6 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = {"instruction": "What is a pack?", "context": "", "category": "qa"}
     asked["response"] = "Several samples in one row."
     (folder / "data" / "dolly.jsonl").write_text(f"{json.dumps(asked)}\n" * 3, encoding="utf-8")
+    answer = {"message_id": "b", "role": "assistant", "text": "One row.", "lang": "en", "replies": []}
+    tree = {"message_id": "a", "role": "prompter", "text": "What is a pack?", "lang": "en", "replies": [answer]}
+    told = {"tree_state": "ready_for_export", "prompt": tree}
+    trees = [json.dumps({"message_tree_id": str(i), **told}) for i in range(4)]
+    (folder / "data" / "oasst_trees.jsonl").write_text("\n".join(trees), encoding="utf-8")
     run(folder, [sys.executable, str(REPO / "tools" / "make_text_data.py"), "build/sft", "--samples", "200"])
     return folder
 
@@ -48,7 +53,7 @@ def run(folder: Path, command: list[str]) -> str:
 def test_the_commands_run(folder: Path) -> None:
     commands = [line.partition("#")[0].strip() for block in blocks("") for line in block.splitlines()]
     commands = [command for command in commands if command.startswith("mmpack ")]
-    assert len(commands) == 8
+    assert len(commands) == 9
     for command in commands:
         words = command.split()
         if words[1] == "train":
@@ -59,6 +64,9 @@ def test_the_commands_run(folder: Path) -> None:
     assert (folder / "pack.html").stat().st_size > 10_000
     assert (folder / "build" / "run" / "train.jsonl").exists()
     assert "Several samples in one row." in (folder / "data" / "dolly-output.jsonl").read_text(encoding="utf-8")
+    oasst = folder / "data" / "oasst"
+    assert "One row." in (oasst / "train.jsonl").read_text(encoding="utf-8")
+    assert (oasst / "val.jsonl").exists()
     assert any((folder / "build" / "packed").iterdir())
 
 

@@ -22,6 +22,15 @@ SETTINGS = {"data.seed": 0, "stream.capacity": 512}
 VERSIONS = {"mmpack": "1"}
 
 
+def stream_state(stream: int, **changes: Any) -> dict[str, Any]:
+    """As `PackStream.state` gives it, before anything was read."""
+    counts = dict.fromkeys(("epoch", "round", "num_read", "num_read_in_epoch", "emitted", "left"), 0)
+    held: dict[str, Any] = {name: [] for name in ("window", "alone", "waiting", "plans", "recent_losses")}
+    aligned = {"block": 0, "emitting": False, "costs": []}
+    flags = {"exhausted": False, "emitting": False}
+    return {"stream": stream, **counts, **flags, **held, "source": {}, "aligned": aligned, "drops": {}, **changes}
+
+
 def rank_state(rank: int, *, next_pack: int = 8, settings: dict[str, Any] | None = None) -> dict[str, Any]:
     return state.envelope(
         settings=settings or SETTINGS,
@@ -29,7 +38,7 @@ def rank_state(rank: int, *, next_pack: int = 8, settings: dict[str, Any] | None
         num_streams=4,
         epoch=0,
         next_pack=next_pack,
-        streams={rank: {"stream": rank}, rank + 2: None},
+        streams={rank: stream_state(rank), rank + 2: None},
     )
 
 
@@ -219,6 +228,28 @@ def test_a_state_that_cannot_have_been_saved_is_refused(changes: dict[str, Any],
     state.check(saved, settings={}, versions={})
     with pytest.raises(StateError, match=words):
         state.check(saved | changes, settings={}, versions={})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("stream", "0"), ("epoch", "x"), ("round", -1), ("exhausted", 0), ("num_read", None),
+        ("num_read_in_epoch", 1.5),
+        ("emitted", True), ("left", []), ("source", []), ("window", 7),
+        ("window", [["place", "many", "key", "set", []]]),
+        ("window", [[1, 2]]), ("alone", {}), ("emitting", "no"), ("waiting", [None]), ("aligned", {"block": 0}),
+        ("aligned", {"block": "x", "emitting": False, "costs": []}), ("plans", [[1]]), ("plans", "ab"), ("drops", [1]),
+    ],
+)  # fmt: skip
+def test_a_stream_state_edited_by_hand_is_refused_by_key(key: str, value: Any) -> None:
+    whole = stream_state(0)
+    for held, words in (
+        ({**whole, key: value}, rf"streams\.0\.{key}="),
+        ({name: other for name, other in whole.items() if name != key}, f"streams.0 lacks '{key}'"),
+    ):
+        saved = state.envelope(settings={}, versions={}, num_streams=1, epoch=0, next_pack=3, streams={0: held})
+        with pytest.raises(StateError, match=words):
+            state.check(saved, settings={}, versions={})
 
 
 @pytest.mark.parametrize("content", [b"junk", b"\x80\x04", pickle.dumps(7), pickle.dumps([1])])

@@ -16,6 +16,7 @@ import yaml
 from mmpack.check.facts import BadSample, CheckReport, Counts, Fill
 from mmpack.encode import SampleEncoder
 from mmpack.energon.reader import META_FOLDER, SourceConfig
+from mmpack.energon.remote import local, shown
 from mmpack.energon.source import EnergonSource
 from mmpack.engine import Engine, check_engine, open_engine, tick
 from mmpack.errors import ConfigError, Reason, SampleError
@@ -36,7 +37,8 @@ class CheckConfig:
     """What to check, and with which settings.
 
     Args:
-        path: folder of an Energon dataset, a metadataset's YAML file, or a file of records (JSON list or JSONL).
+        path: folder (or ``msc://`` URL) of an Energon dataset, a metadataset's YAML file, or a file of records
+            (JSON list or JSONL).
         encoder: counts tokens; a sample that is too long is no fault.
         layout, packed_sequence_size, packing_buffer_size: how samples would be packed.
         counted_with: the encoder's settings in words, for the report.
@@ -69,6 +71,7 @@ class CheckConfig:
     address: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", local(self.path))
         if not self.path.exists():
             raise ConfigError(f"{str(self.path)!r} does not exist")
         check_engine(self.engine, self.address)
@@ -94,7 +97,7 @@ def check(config: CheckConfig, progress: Progress = lambda done, total: None) ->
     with closing(open_engine(config.engine, config.workers, address=config.address, what="checking")) as engine:
         splits, damaged, counts = _read_all(config, engine, progress)
     return CheckReport(
-        path=str(config.path),
+        path=shown(config.path),
         splits=splits,
         counted_with=config.counted_with,
         deep=config.deep,
@@ -115,6 +118,7 @@ def _read_all(
     calls: list[Callable[[], Counts]] = []
     num_slices = 1 if engine.parallel == 1 else _SLICES * engine.parallel
     if config.is_dataset:
+        local(config.path, whole=True)
         splits = tuple(config.splits or dataset_splits(config.path))
         sources = [_source(config, split) for split in splits]
         wholes = [EnergonSource(source, stream=0, num_streams=1, on_fault=lambda e, n: None) for source in sources]

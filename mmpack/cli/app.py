@@ -75,7 +75,7 @@ def convert(
         ),
     ],
     dst: Annotated[
-        Path | None, typer.Argument(metavar="DST", help="Folder of the new dataset; must not exist.")
+        Path | None, typer.Argument(metavar="DST", help="Folder (or msc:// URL) of the new dataset; must not exist.")
     ] = None,
     format_: Annotated[
         str | None,
@@ -104,6 +104,9 @@ def convert(
         float | None, typer.Option(help="Largest share of bad records, 0 to 1; above it nothing is written.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DST.")] = False,
+    staging: Annotated[
+        Path | None, typer.Option(help="Where a dataset for msc:// is made. [default: the folder of temporary files]")
+    ] = None,
     length_index: Annotated[
         Path | None, typer.Option(help="Measure all lengths for this YAML file's data.order=global_plan.")
     ] = None,
@@ -126,6 +129,7 @@ def convert(
         "max_bytes_per_shard": max_bytes_per_shard,
         "max_bad_share": max_bad,
         "overwrite": overwrite or None,
+        "staging": staging,
         "engine": engine,
         "address": address,
     }

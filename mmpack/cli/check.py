@@ -11,6 +11,7 @@ from mmpack.check import CheckConfig, CheckReport, check, histogram, quarantine
 from mmpack.cli import lengths
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.config import package_path, read_config
+from mmpack.energon.store import is_remote, url_of
 from mmpack.errors import ConfigError
 
 _BAR = 40  # characters of the longest bar
@@ -35,7 +36,10 @@ def run(
     address: str | None = None,
 ) -> int:
     """Checks, shows, and leaves bad samples out, measures lengths where asked. Returns 0, or 1 above the budget."""
-    if not path.exists():
+    if leave_out and is_remote(path):
+        raise ConfigError(f"--quarantine: {url_of(path)} is remote; leave the samples out where it was made, and send "
+                          ".nv-meta/split.yaml")  # fmt: skip
+    if not is_remote(path) and not path.exists():
         raise ConfigError(f"{str(path)!r} does not exist; give the folder of an Energon dataset, a metadataset's YAML "
                           "file, or a file of records")  # fmt: skip
     settings = _settings(

@@ -8,6 +8,7 @@ from typing import Any
 
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.convert import REPORT_NAME, ConvertConfig, ConvertReport, convert
+from mmpack.energon.remote import shown
 from mmpack.errors import ConfigError, Reason
 
 DEFAULTS = {"split": "train=0.9,val=0.1", "workers": 2}  # where the command differs from `ConvertConfig`
@@ -97,5 +98,6 @@ def run(
     if length_index is not None:
         rows.append(lengths.row(measured))
     print_table(f"Converted {config.src}", rows)
-    say(f"Dataset: {report.path}   report with every skipped sample: {report.path / REPORT_NAME}")
+    where = shown(report.path)
+    say(f"Dataset: {where}   report with every skipped sample: {where}/{REPORT_NAME}")
     return report

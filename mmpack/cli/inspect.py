@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mmpack.cli.show import print_json, print_table, say
 from mmpack.config import Config, load, package_path, read_config
+from mmpack.energon.store import is_remote
 from mmpack.epoch import GlobalPlanLoader
 from mmpack.errors import ConfigError
 from mmpack.report import PackFacts, pack_facts, pack_html, pack_png
@@ -45,7 +46,7 @@ def run(
 
 def open_config(path: str, overrides: Sequence[str], *, as_json: bool = False) -> Config:
     """The config file at `path`; for the folder of a dataset, the demo's settings on that data."""
-    if not Path(path).is_dir():
+    if not Path(path).is_dir() and not is_remote(path):
         return read_config(path, overrides)
     say(f"{path} is a dataset: packed with the settings of the demo, change them with --set", as_json=as_json)
     return read_config(package_path("demo_data/demo.yaml"), [f"data.path={path}", *overrides])

@@ -27,8 +27,13 @@ def named_values(settings: Sequence[str]) -> dict[str, Any]:
         try:
             values[name] = yaml.safe_load(text)
         except yaml.YAMLError:
-            raise ConfigError(f"--set {setting!r}: the value is no YAML") from None
+            raise ConfigError(f"--set {setting!r}: the value is no YAML{_hint(name, text)}") from None
     return values
+
+
+def _hint(name: str, text: str) -> str:
+    """A template in braces is a mapping to YAML, unless it is quoted once more inside the shell's quotes."""
+    return f"; quote it once more: --set '{name}=\"{text}\"'" if text[:1] in "{[&*!|>%@`" else ""
 
 
 def with_values(options: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from mmpack.energon.remote import local_file, shown
+from mmpack.energon.store import is_remote, url_of
 from mmpack.engine import check_engine
 from mmpack.errors import ConfigError
 from mmpack.sources import AUTO, parser_for
@@ -39,7 +41,7 @@ class ConvertConfig:
 
     Args:
         src: a file, a folder, or a pattern of files; what it is, its content says (`mmpack.readers`).
-        dst: folder of the new dataset.
+        dst: folder of the new dataset; ``msc://profile/bucket/path`` for one in a store.
         image_root: folder that the records' picture paths are relative to; None for the folder of `src`.
         format: a name of `mmpack.sources.SOURCES`, or ``auto``: each record by its fields. The name of a kind of source
             (`SOURCE_KINDS`) means ``auto`` too, and that `src` must be of that kind.
@@ -57,6 +59,8 @@ class ConvertConfig:
             the next one with the same settings.
         address: of the Ray cluster, such as ``auto`` or ``host:6379``; None for ``RAY_ADDRESS`` or, without that, one
             that is started here with `workers` CPUs.
+        staging: folder in which a dataset for a store is made before it is uploaded; None for the folder of temporary
+            files. A cluster needs one that all its machines see.
     """
 
     src: Path
@@ -73,13 +77,16 @@ class ConvertConfig:
     overwrite: bool = False
     engine: str = "local"
     address: str | None = None
+    staging: Path | None = None
 
     def __post_init__(self) -> None:
         if self.format not in SOURCE_KINDS:
             parser_for(self.format)
-        for name in ("src", "dst", "image_root"):
+        for name in ("src", "dst", "image_root", "staging"):
             if isinstance(path := getattr(self, name), str):
                 object.__setattr__(self, name, Path(path))
+            if name in ("src", "image_root") and path is not None and is_remote(path):
+                raise ConfigError(f"{name}={url_of(path)!r} is remote; only DST may be: download the source first")
         if self.on_error not in ON_ERROR:
             raise ConfigError(f"on_error={self.on_error!r}; allowed: {', '.join(ON_ERROR)}")
         check_engine(self.engine, self.address)
@@ -129,7 +136,7 @@ class SampleReports:
         return self.count
 
     def __iter__(self) -> Iterator[SampleReport]:
-        with self.path.open(encoding="ascii") as file:
+        with local_file(self.path).open(encoding="ascii") as file:
             lines = iter(file)
             for line in lines:
                 if line.startswith(' "samples"'):
@@ -173,7 +180,7 @@ class ConvertReport:
             "source": self.source,
             "formats": dict(self.formats),
             "notes": list(self.notes),
-            "path": str(self.path),
+            "path": shown(self.path),
         }
 
     def to_json(self, max_samples: int = MAX_SHOWN) -> dict[str, Any]:

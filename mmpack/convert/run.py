@@ -15,6 +15,7 @@ from mmpack.convert.folder import remove_hidden, take_place
 from mmpack.convert.plan import plan_shards
 from mmpack.convert.shards import ShardJob, name_of, run_shards
 from mmpack.convert.takeover import DONE, work_folder
+from mmpack.energon.store import is_remote
 from mmpack.energon.writer import META_FOLDER, DatasetIndex
 from mmpack.engine import Engine, open_engine
 from mmpack.errors import ConfigError, DataError, SampleError
@@ -32,7 +33,12 @@ def convert(config: ConvertConfig, progress: Progress = lambda done, total: None
         ConfigError: the source cannot be read, the destination exists, or a split would be empty.
         SampleError: a bad sample, with ``on_error="raise"``.
         DataError: a larger share of the records is bad than `max_bad_share` allows.
+        StorageError: the store that `dst` is in does not answer.
     """
+    if is_remote(config.dst):
+        from mmpack.convert.remote import convert_to_store
+
+        return convert_to_store(config, progress)
     started = time.perf_counter()
     if config.dst.exists() and not config.overwrite and (not config.dst.is_dir() or any(config.dst.iterdir())):
         raise ConfigError(f"{config.dst} already exists; choose another destination, or overwrite it (--overwrite)")

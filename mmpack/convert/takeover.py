@@ -15,7 +15,7 @@ from mmpack.convert.config import ConvertConfig
 from mmpack.convert.folder import lasting_folder, partial_folder, remove_hidden
 
 DONE = ".done"  # folder of what is remembered of finished shards
-_OTHERWISE_EQUAL = ("dst", "workers", "engine", "address", "overwrite", "max_bad_share")
+_OTHERWISE_EQUAL = ("dst", "workers", "engine", "address", "overwrite", "max_bad_share", "staging")
 
 
 @contextmanager

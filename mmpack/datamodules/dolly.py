@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmpack.datamodules.finetune import FineTuningDataModule
+from mmpack.datamodules.kinds import checked
 from mmpack.errors import ConfigError
 from mmpack.indexed import Permutation
 from mmpack.offline import PackedSequenceSpecs
@@ -57,6 +58,7 @@ class DollyDataModule(FineTuningDataModule):
         ConfigError: settings that cannot work, or `path` is no file.
     """
 
+    @checked
     def __init__(
         self,
         seq_length: int = 2048,
@@ -82,7 +84,7 @@ class DollyDataModule(FineTuningDataModule):
     ) -> None:
         if delete_raw:
             raise ConfigError("delete_raw=True: the raw file is yours; delete it yourself, and leave delete_raw out")
-        if len(split) != 3 or min(split) < 0 or not split[0] > 0:
+        if min(split) < 0 or not split[0] > 0:
             raise ConfigError(f"split={list(split)}; give three shares, of training above 0")
         if path is not None and not Path(path).is_file():
             raise ConfigError(f"path={str(path)!r} is no file; give a JSONL file of Dolly's form")

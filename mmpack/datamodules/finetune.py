@@ -18,6 +18,7 @@ from mmpack.datamodules.factory import PackStreamFactory
 from mmpack.datamodules.finetune_config import AUTO, FinetuneConfig
 from mmpack.datamodules.finetune_data import described, ledger_of, plan_loader, prepare_split
 from mmpack.datamodules.indexed import pad_token_id, refuse_rampup, wrapped_tokenizer
+from mmpack.datamodules.kinds import checked
 from mmpack.datamodules.step_loader import StepLoader
 from mmpack.datamodules.text_form import TextForm
 from mmpack.datamodules.text_stream import format_of
@@ -53,6 +54,7 @@ class FineTuningDataModule(PackDataModule[Batch]):
             when it is prepared.
     """
 
+    @checked
     def __init__(
         self,
         dataset_root: str | Path | None = None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmpack.collate.rows import check_loss_weight
+from mmpack.datamodules.kinds import check_fields
 from mmpack.datamodules.step_plan import BATCHINGS
 from mmpack.datamodules.text_form import TextForm
 from mmpack.errors import ConfigError, nearest
@@ -85,6 +86,7 @@ class FinetuneConfig:
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in (
             "seq_length", "micro_batch_size", "global_batch_samples", "tokens_per_microbatch", "sequence_length_round",
             "bucket_size", "packing_buffer_size", "num_streams", "memmap_workers",

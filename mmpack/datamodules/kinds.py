@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from mmpack.errors import ConfigError, whole_number
 from mmpack.layout import Layout
+from mmpack.offline.specs import PackedSequenceSpecs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +39,16 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, Sequence) and all(whole_number(each) is not None for each in value),
         "a list of whole numbers",
     ),
+    "dict[str, Any]": (lambda value: isinstance(value, Mapping), "a mapping of names to values"),
+    "PackedSequenceSpecs": (
+        lambda value: isinstance(value, PackedSequenceSpecs),
+        "a PackedSequenceSpecs(packed_sequence_size=...)",
+    ),
+    "tuple[float, float, float]": (
+        lambda value: isinstance(value, Sequence) and len(value) == 3 and all(map(_is_number, value)),
+        "three numbers",
+    ),
+    "Path": (lambda value: isinstance(value, str | Path), "a path"),
     "Layout": (lambda value: isinstance(value, Layout), "an mmpack.layout.Layout"),
 }
 

@@ -140,6 +140,13 @@ class StepLoader(Generic[B]):
         """
         if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION or "micro_batch" not in state:
             raise StateError("this is not a state of a fine-tuning loader of this version of mmpack")
+        for name, least in (("epoch", 0), ("step", 0), ("micro_batch", 0), ("world_size", 1)):
+            if type(value := state.get(name)) is not int or value < least:
+                raise StateError(
+                    f"the state is damaged: {name}={value!r}, it must be a whole number of at least {least}"
+                )
+        if not isinstance(state.get("settings"), Mapping):
+            raise StateError(f"the state is damaged: settings={state.get('settings')!r}, it must be a mapping")
         if different := states.differences(state["settings"], self.settings):
             raise StateError(
                 "the state was made with other settings: " + "; ".join(different) + ". Resume with the saved settings, "

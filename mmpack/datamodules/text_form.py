@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from mmpack.datamodules.kinds import check_fields
 from mmpack.errors import ConfigError, nearest
 from mmpack.offline.chat import ChatTokens
 from mmpack.offline.config import PackConfig
@@ -43,6 +44,7 @@ class TextForm:
     oversize: str = "truncate"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "oversize", _OVERSIZE.get(self.oversize, self.oversize))
         self.pack_config(Path("-"), Path("-"), seq_length=8, packed_sequence_size=8)
 

@@ -5,7 +5,6 @@ This is the length oracle: planner, collator and model all count with what `Samp
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmpack.encode.limit import LengthLimit
+from mmpack.encode.literal import literal_backend
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.images import (
     DEFAULT_MAX_PIXELS,
@@ -68,9 +68,7 @@ class SampleEncoder:
         bos = getattr(tokenizer, "bos_token_id", None)
         self.bos_token_ids = [int(bos)] if add_bos and bos is not None and not template.renders_bos else []
         self._control_ids: dict[str, int] = {}
-        # A copy of our own, since the switch would change the caller's tokenizer under other threads.
-        self._literal = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._literal.encode_special_tokens = True
+        self._literal = literal_backend(tokenizer)
         self._adds_blank = self._literal.encode("a", add_special_tokens=False).tokens[:1] not in ([], ["a"])
 
         for token in getattr(template, "needed_controls", ()):
@@ -183,7 +181,8 @@ class SampleEncoder:
                 name = getattr(style, "name", type(self.template).__name__)
                 raise ConfigError(
                     f"template {name!r} needs the control token {token!r}, which the tokenizer "
-                    "does not have; choose another template or set stop_string to one of its special tokens"
+                    "does not have; choose another template, such as v1 or, where the tokenizer brings one, hf; or set "
+                    "stop_string to one of its special tokens"
                 )
             self._control_ids[token] = int(token_id)
         return self._control_ids[token]

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from mmpack.energon.cook import to_conversation
 from mmpack.energon.damage import read_sample
 from mmpack.energon.reader import META_FOLDER, SourceConfig, _keep_parts, _one_line
+from mmpack.energon.remote import local
 from mmpack.energon.source import Cook
 from mmpack.energon.text_decoder import TextDecoder
 from mmpack.errors import ConfigError, DataError, Reason, SampleError
@@ -206,11 +207,11 @@ def open_direct(config: SourceConfig, *, cook: Cook = to_conversation) -> list[D
     samples as all datasets have together, shared by weight.
 
     Raises:
-        ConfigError: the dataset cannot be opened, is remote, or is no tar dataset.
+        ConfigError: the dataset cannot be opened, or is no tar dataset.
         DataError: a shard or its index is missing or damaged.
     """
     try:
-        loaded = load_dataset(config.path).get_datasets(
+        loaded = load_dataset(local(config.path, whole=True)).get_datasets(
             training=False,
             split_part=config.split,
             worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),

@@ -13,8 +13,9 @@ from megatron.energon.flavors.webdataset.itar_reader import ShardInfosITarReader
 from megatron.energon.flavors.webdataset.sample_loader import RawSampleData, WebdatasetSampleLoaderDataset
 
 from mmpack.energon.damage import Shard
+from mmpack.energon.remote import fetcher
 from mmpack.energon.shard_samples import ShardSamples, last_part
-from mmpack.errors import MmpackError
+from mmpack.errors import MmpackError, StorageError
 from mmpack.stream.contract import ReadFault
 
 OnLost = Callable[[ReadFault], None]
@@ -31,7 +32,7 @@ def guard(dataset: Any, on_lost: OnLost, *, max_sample_bytes: int, inspect: bool
         dataset: what `get_train_dataset` or `get_val_dataset` returned.
         on_lost: told of each.
         max_sample_bytes: most bytes that are read for a sample.
-        inspect: look at every local shard now, and name the damaged ones.
+        inspect: look at every shard that is on this machine now, and name the damaged ones.
 
     Returns:
         (path, what is wrong) of each damaged shard, if they were looked at.
@@ -57,7 +58,7 @@ def _guard_reading(dataset: Any, on_lost: OnLost, max_sample_bytes: int, inspect
     def read_or_leave_out(number: int) -> Any:
         try:
             return read(number)
-        except _DEFECTS:
+        except (StorageError, *_DEFECTS):
             raise
         except Exception as error:  # whatever a reader or a remote store raises
             on_lost(_fault(error, str(number), source=_dataset_of(readers[0])))
@@ -79,6 +80,7 @@ def _robust(reader: Any, max_sample_bytes: int) -> Any:
         part_filter=reader.part_filter,
         sample_filter=reader.sample_filter,
         max_sample_bytes=max_sample_bytes,
+        fetch=fetcher(Path(reader.base_path.local_path())),
     )
 
 

@@ -31,8 +31,9 @@ from megatron.energon.savable_loader import SimpleSavableDatasetWrapper
 from mmpack.energon.draws import draw, number_draws
 from mmpack.energon.faults import guard
 from mmpack.energon.plain_state import from_plain, to_plain
+from mmpack.energon.remote import local
 from mmpack.energon.text_decoder import TextDecoder
-from mmpack.errors import ConfigError, DataError, StateError
+from mmpack.errors import ConfigError, DataError, StateError, StorageError
 from mmpack.stream.contract import ReadFault
 
 META_FOLDER = ".nv-meta"
@@ -67,7 +68,8 @@ class SourceConfig:
     """Which data a stream reads, and in what order.
 
     Args:
-        path: folder of an Energon dataset, or a metadataset's YAML file.
+        path: folder of an Energon dataset, or a metadataset's YAML file; ``msc://profile/bucket/path`` for one in a
+            store, which is read through its copy (`mmpack.energon.remote`): `path` is that copy then.
         split: the split to read.
         training: shuffled reading (`repeat` decides whether it ends) or the split once, in order.
         repeat: read on for ever; energon demands it for weighted blends.
@@ -93,8 +95,11 @@ class SourceConfig:
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}; it must be at least 1, or None for no such limit")
         path = str(self.path)
-        if "://" in path:
+        if "msc:" not in path and "://" in path:
             return
+        if (found := local(path)) != Path(path):
+            object.__setattr__(self, "path", found)
+            path = str(found)
         if not Path(path).exists():
             raise ConfigError(f"path={path!r} does not exist; convert data first with `mmpack convert`")
         if Path(path).is_dir() and not (Path(path) / META_FOLDER).is_dir():
@@ -191,6 +196,8 @@ class Source:
             if sample is None:  # known from a restored state only
                 try:
                     sample = self.read(key)
+                except StorageError:
+                    raise
                 except Exception as error:  # energon passes on whatever its reader met
                     self._on_fault(error, error.name if isinstance(error, ReadFault) else str(key))
                     continue

@@ -36,6 +36,7 @@ class ShardSamples:
         shards: of the split, in order.
         part_filter, sample_filter: energon's: which parts are read, and which samples (``shard.tar/key``) are.
         max_sample_bytes: a sample that takes more of its shard is not read.
+        fetch: makes a shard of a remote dataset be there, by its name; called before the shard is first read.
     """
 
     def __init__(
@@ -46,21 +47,28 @@ class ShardSamples:
         part_filter: Callable[[str], bool] | None,
         sample_filter: Callable[[str], bool] | None,
         max_sample_bytes: int,
+        fetch: Callable[[str], None] | None = None,
     ) -> None:
         self.base_path, self._shards = dataset, shards
         self._part_filter, self._sample_filter = part_filter, sample_filter
-        self._max_sample_bytes = max_sample_bytes
+        self._max_sample_bytes, self._fetch = max_sample_bytes, fetch
         self._starts = [0, *accumulate(shard.num_samples for shard in shards)]
         self._states: dict[str, ShardState] = {}
         self._open: dict[Path, OpenFile] = {}
 
     def inspect(self) -> list[tuple[str, str]]:
-        """Looks at every shard now: (path, what is wrong) of the damaged ones, which the log names too."""
-        states = [(str(shard.path), self._state(shard).problem) for shard in self._shards]
+        """Looks at every shard now: (path, what is wrong) of the damaged ones, which the log names too.
+
+        Shards that are still to be fetched are looked at when they have come.
+        """
+        here = [shard for shard in self._shards if self._fetch is None or shard.path.exists()]
+        states = [(str(shard.path), self._state(shard).problem) for shard in here]
         return [(path, problem) for path, problem in states if problem is not None]
 
     def _state(self, shard: Shard) -> ShardState:
         if shard.name not in self._states:
+            if self._fetch is not None:
+                self._fetch(shard.name)
             state = self._states[shard.name] = inspect_shard(shard)
             if state.problem is not None and (str(shard.path), state.problem) not in _named:
                 _named.add((str(shard.path), state.problem))

@@ -94,7 +94,10 @@ def pack_dataset(config: PackConfig, tokenizer: Any, progress: Progress = lambda
             pool, counts = _collect(folder, blocks, lambda done: progress(done, total))
         if not len(pool.lengths_n):
             skipped = ", ".join(f"{count} {reason}" for reason, count in counts.skipped.items())
-            raise ConfigError(f"{config.input_path}: none of {counts.num_records} records can be used ({skipped})")
+            raise ConfigError(
+                f"{config.input_path}: none of {counts.num_records} records can be used ({skipped})"
+                + _remedy(config, record_format, counts)
+            )
         layout = Layout(sequence_multiple=config.sequence_multiple)
         rooms = [layout.room(int(length)) for length in pool.lengths_n]
         packs = _packs(rooms, config, rows_per_record=2 if record_format == "preference" else 1)
@@ -183,6 +186,19 @@ def _cached(config: PackConfig, key: str) -> PackReport | None:
     PackedStore.open(place)  # raises if it is damaged
     names = [name for name in PackReport.__dataclass_fields__ if name in meta]
     return PackReport(**{name: meta[name] for name in names}, path=place, cached=True)
+
+
+def _remedy(config: PackConfig, record_format: str, counts: _Counts) -> str:
+    """What to change for a file of which no record could be used, as far as that can be told."""
+    if record_format != "prompt_response" or Reason.MISSING_FIELD.value not in counts.skipped:
+        return ""
+    with closing(read_text_records(config.input_path)) as records:
+        first = next((record.data for record in records if isinstance(record.data, dict)), {})
+    names = sorted(map(str, first))
+    said = f"; a record has the fields {', '.join(names)[:200]}"
+    if {"instruction", "response"} <= set(names):
+        return f"{said}, Dolly's: run `mmpack prepare-dolly` first, and pack what that writes"
+    return f"{said}; name them in a template that ends with the answer: prompt_template='{{question}} {{answer}}'"
 
 
 def _count_records(path: Path) -> int:

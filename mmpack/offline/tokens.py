@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmpack.encode.literal import literal_backend
 from mmpack.errors import ConfigError
 from mmpack.sample import PictureSlot
 from mmpack.templates import Span, Text
@@ -77,10 +78,7 @@ class LiteralTokenizer:
                 "e.g. AutoTokenizer.from_pretrained(folder)"
             )
         self.tokenizer = tokenizer
-        self._literal = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._literal.encode_special_tokens = True
-        self._literal.no_truncation()
-        self._literal.no_padding()
+        self._literal = literal_backend(tokenizer)
         self.adds_blank = self._literal.encode("a", add_special_tokens=False).tokens[:1] not in ([], ["a"])
 
     def ids(self, texts: list[str]) -> list[list[int]]:

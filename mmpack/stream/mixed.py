@@ -82,6 +82,11 @@ class MixedSource:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from `state`. Raises StateError if it blends another number of sources."""
+        for name in ("sources", "spent", "ended"):
+            if not isinstance(state.get(name), list | tuple):
+                raise StateError(
+                    f"the state is damaged: {name}={str(state.get(name))[:80]} of a blend, it must be a list"
+                )
         if len(state["sources"]) != len(self._sources):
             raise StateError(f"the state blends {len(state['sources'])} sources, now there are {len(self._sources)}")
         for source, own in zip(self._sources, state["sources"], strict=True):

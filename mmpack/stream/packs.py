@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol
 
 from mmpack.batch import B, B_co
 from mmpack.batch.memory import Allocate, on_heap
-from mmpack.errors import ConfigError, Reason, SampleError, StateError
+from mmpack.errors import ConfigError, Reason, SampleError, StateError, StorageError
 from mmpack.sample import Conversation, EncodedSample, LostSample, PlannedSample
 from mmpack.stats import DropLedger, attention_cost
 from mmpack.stream.config import StreamConfig
@@ -266,7 +266,7 @@ class PackStream(Generic[B]):
         sample: PlannedSample
         try:
             sample = self._encode(self._source.read(place))
-        except ConfigError:
+        except (ConfigError, StorageError):
             raise
         except Exception as error:  # a source passes on whatever its reader met
             lost = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def restore_trained(saved: Mapping[str, Any], path: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Puts the weights and the optimizer of a checkpoint back.
+    """Puts the weights and the optimizer of a checkpoint back; its settings, such as weight decay, stay this run's.
+
+    Warns of settings that differ.
 
     Raises:
         StateError: they are another model's or another optimizer's; `path` and the first difference are named.
@@ -65,3 +68,13 @@ def restore_trained(saved: Mapping[str, Any], path: Path, model: Any, optimizer:
             "that it was trained with, or choose another output_dir"
         )
     optimizer.load_state_dict(saved["optimizer"])
+    for group, before, own in zip(optimizer.param_groups, groups, own_groups, strict=True):
+        settings = {name: value for name, value in own.items() if name not in ("params", "lr")}
+        group.update(settings)  # the run's own, like the learning rate, which every step sets
+        told = [f"{name}: saved {before[name]!r}, now {own[name]!r}" for name in settings if before[name] != own[name]]
+        if told:
+            warnings.warn(
+                f"{path} was trained with other settings of the optimizer: {'; '.join(told)}. It goes on with those of "
+                "now",
+                stacklevel=2,
+            )

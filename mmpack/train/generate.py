@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from mmpack.train.checkpoint import BEST_NAME, load_checkpoint, newest_checkpoin
 from mmpack.train.contract import TrainConfig
 
 _OWN_FORMATS = ("prompt_response", "nemo_chat")  # the others are conversations, written by a template
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 _DUMMY = "x"  # an answer in the place of the one to come
 
 
@@ -58,12 +60,21 @@ def load_fine_tuned(path: str | Path, *, device: str = "auto") -> FineTuned:
     if where.is_dir():
         assets = Assets.read(where)
         if (where / "config.json").is_file():
+            if not any(path for ending in _WEIGHTS for path in where.glob(ending)):
+                raise StateError(
+                    f"{where} holds a model's settings and tokenizer, but no weights (model.safetensors): it was "
+                    "copied without them, or not written to its end; give the run's folder, whose checkpoints have them"
+                )
             try:
                 hf = AutoModelForCausalLM.from_pretrained(where, attn_implementation="sdpa")
             except Exception as error:  # safetensors and transformers have errors of many classes for a damaged file
                 text = " ".join(str(error).split())[:200]
                 raise StateError(f"{where}: its model cannot be loaded: {text}; give the run's folder") from None
             return _ready(hf, assets, device)
+        if not (where / "adapter_config.json").is_file():
+            raise StateError(
+                f"{where} holds neither a config.json, with a model, nor an adapter_config.json; give the run's folder"
+            )
         raise StateError(f"{where} holds adapters only; give the run's folder, or open it with peft on its base model")
     saved = load_checkpoint(where)
     if "assets" not in saved:
@@ -191,11 +202,15 @@ def generate(
         temperature: 0 takes the likeliest token each time; above it tokens are drawn, by `seed`.
 
     Raises:
-        ConfigError: a prompt that does not go with the model's form, or a number that cannot work.
+        ConfigError: a prompt that does not go with the model's form or is longer than its positions, or a number that
+            cannot work.
+
+    Warns of a prompt and an answer longer than what was trained on, and of an answer that must end at the positions.
     """
     if max_new_tokens < 1 or temperature < 0:
         raise ConfigError(f"max_new_tokens={max_new_tokens}, temperature={temperature}; at least 1, and not below 0")
     encoded = encode_prompt(model.assets, prompt, system=system, fields=fields)
+    max_new_tokens = _room(model, len(encoded.token_ids), max_new_tokens)
     tokenizer = model.assets.tokenizer
     ids = torch.tensor([encoded.token_ids], device=model.hf.device)
     ends = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
@@ -226,6 +241,29 @@ def generate(
         answer.pop()
     text: str = tokenizer.decode(answer)
     return text.removesuffix(stop_text)
+
+
+def _room(model: FineTuned, num_prompt: int, max_new_tokens: int) -> int:
+    """Tokens that the answer may have; see `generate` for what is refused and warned of."""
+    positions = getattr(model.hf.config, "max_position_embeddings", None)
+    if positions is not None and num_prompt >= positions:
+        raise ConfigError(
+            f"the prompt has {num_prompt} tokens, the model {positions} positions, the answer's included; shorten it"
+        )
+    if positions is not None and num_prompt + max_new_tokens > positions:
+        warnings.warn(
+            f"the prompt has {num_prompt} tokens, the model {positions} positions: the answer ends after "
+            f"{positions - num_prompt} tokens at the latest, not {max_new_tokens}",
+            stacklevel=3,
+        )
+        max_new_tokens = positions - num_prompt
+    if num_prompt >= model.assets.seq_length:
+        warnings.warn(
+            f"the prompt has {num_prompt} tokens; the model was trained on at most {model.assets.seq_length} "
+            "(seq_length), answer included, so what it says may be poor",
+            stacklevel=3,
+        )
+    return max_new_tokens
 
 
 class _EndsWith:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from mmpack.datamodules.dolly import DollyDataModule
 from mmpack.datamodules.finetune import FineTuningDataModule
 from mmpack.datamodules.finetune_config import AUTO, FinetuneConfig
+from mmpack.datamodules.kinds import checked
 from mmpack.errors import ConfigError, nearest
 from mmpack.model.causal import CausalModel, CausalSpec, LoraSpec
 from mmpack.offline import PackedSequenceSpecs
@@ -115,6 +116,7 @@ class FinetuneRecipe:
         return train(self.trainer, data, model)
 
 
+@checked
 def finetune_recipe(
     name: str = "default",
     dir: str | Path = "nemo_experiments",

@@ -10,6 +10,7 @@ import pytest
 
 from mmpack.cli.pack import build_config, load_tokenizer, run
 from mmpack.cli.prepare import run_dolly, run_oasst
+from mmpack.cli.settings import named_values
 from mmpack.errors import ConfigError
 from mmpack.offline import NemoPackedRows, PackedStore
 from tests.offline.texts import bpe_tokenizer
@@ -103,3 +104,27 @@ def test_pairs_are_not_written_for_nemo(folder: Path) -> None:
     with pytest.raises(ConfigError, match="NeMo's rows know no pairs"):
         run(config, folder / "tokenizer", npy=folder / "rows.npy")
     assert not (folder / "rows.npy").exists()
+
+
+def test_every_setting_of_prompts_and_answers_may_be_given(folder: Path) -> None:
+    given = {"add_eos": False, "add_sep": False, "add_bos": True, "truncation_method": "left", "label_key": "output"}
+    form = build_config(folder / "rows.jsonl", folder / "out", 256, options(**given)).form
+    assert {name: getattr(form, name) for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"instruction": "a", "context": "", "response": "b"}, "Dolly's: run `mmpack prepare-dolly` first"),
+        ({"Frage": "a", "Antwort": "b"}, "the fields Antwort, Frage; name them in a template"),
+    ],
+)
+def test_a_file_of_other_fields_says_what_to_do(folder: Path, record: dict[str, str], words: str) -> None:
+    (folder / "other.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
+    with pytest.raises(ConfigError, match=words):
+        run(build_config(folder / "other.jsonl", folder / "out", 256, options()), folder / "tokenizer")
+
+
+def test_a_template_without_quotes_says_how_to_quote_it() -> None:
+    with pytest.raises(ConfigError, match=r"""quote it once more: --set 'prompt_template="\{q\} \{a\}"'"""):
+        named_values(["prompt_template={q} {a}"])

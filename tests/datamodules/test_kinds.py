@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmpack import vlm
+from mmpack import llm, vlm
 from mmpack.datamodules import EnergonMultiModalDataModule, NevaLazyDataModule, NevaMockDataModule
 from mmpack.errors import ConfigError
 from tests.conftest import data_module, tile_spec
@@ -67,6 +67,31 @@ def test_of_the_energon_module(energon_dataset: Path, tokenizer: Any) -> None:
             data_module(energon_dataset, tokenizer, **{name: value})
     with pytest.raises(ConfigError, match=r"^task_encoder='v1'; give a vlm\.MultiModalTaskEncoder"):
         data_module(energon_dataset, tokenizer, task_encoder="v1")
+
+
+@pytest.mark.parametrize("module", [llm.DollyDataModule, llm.FineTuningDataModule, llm.finetune_recipe])
+def test_of_the_text_modules(module: Any) -> None:
+    wrong = {
+        **WRONG, "str | Path": (1, None), "PackedSequenceSpecs | None": ({}, 512), "Sequence[int] | None": ("8", 8),
+        "dict[str, Any] | None": ("chat", [1]), "tuple[float, float, float]": (0.8, (0.8, 0.2), ("a", "b", "c")),
+    }  # fmt: skip
+    found = [
+        (parameter.name, value)
+        for parameter in inspect.signature(module).parameters.values()
+        for value in wrong.get(str(parameter.annotation), ())
+    ]
+    assert len(found) > 25
+    for name, value in found:
+        with pytest.raises(ConfigError, match=rf"^{name}="):
+            module(**{name: value})
+
+
+def test_of_further_settings_of_the_text_modules() -> None:
+    for settings in ({"bucket_size": "8"}, {"batching": 1}, {"streaming": "no"}, {"layout": {}}, {"loss_weight": None}):
+        with pytest.raises(ConfigError, match=rf"^{next(iter(settings))}="):
+            llm.FineTuningDataModule(**settings)
+    with pytest.raises(ConfigError, match=r"^oversize=\['drop'\]"):
+        llm.FineTuningDataModule(dataset_kwargs={"oversize": ["drop"]})
 
 
 @pytest.mark.parametrize(

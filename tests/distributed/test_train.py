@@ -39,8 +39,18 @@ def text_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("config", ["mock.yaml", pytest.param("sft_packing.yaml", marks=pytest.mark.slow)])
-def test_a_run_goes_on_with_another_number_of_ranks(config: str, text_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "before", "after"),
+    [
+        ("mock.yaml", 2, 1),
+        pytest.param("mock.yaml", 1, 2, marks=pytest.mark.slow),
+        pytest.param("sft_packing.yaml", 2, 1, marks=pytest.mark.slow),
+        ("sft_packing.yaml", 1, 2),
+    ],
+)
+def test_a_run_goes_on_with_another_number_of_ranks(
+    config: str, before: int, after: int, text_data: Path, tmp_path: Path
+) -> None:
     settings = ["data.global_batch_size=8", "data.num_image_embeddings_per_tile=64"]
     if config.startswith("sft"):
         settings = [
@@ -49,12 +59,17 @@ def test_a_run_goes_on_with_another_number_of_ranks(config: str, text_data: Path
             f"data.cache_dir={tmp_path / 'packs'}",
         ]
     alone = mmpack_train(1, tmp_path / "alone", 4, config, settings)
-    for num_ranks, max_steps in ((2, 2), (1, 4)):
+    for num_ranks, max_steps in ((before, 2), (after, 4)):
         parts = mmpack_train(num_ranks, tmp_path / "parts", max_steps, config, settings)
     assert [record["step"] for record in parts] == [1, 2, 3, 4]
-    assert [record["num_packs"] * 2 for record in parts[:2]] == [record["num_packs"] for record in alone[:2]]
-    assert [record["num_samples"] for record in parts[2:]] == [record["num_samples"] for record in alone[2:]]
-    assert all(record["max_to_mean_cost"] >= 1 for record in parts)
-    assert any(record["max_to_mean_cost"] > 1 for record in parts[:2])  # two ranks never have quite the same work
+    for name in ("num_packs", "num_samples"):
+        whole = [record[name] for record in alone]
+        own = [record[name] for record in parts]  # of the first rank
+        on_one, on_two = (slice(2, None), slice(0, 2)) if before == 2 else (slice(0, 2), slice(2, None))
+        assert own[on_one] == whole[on_one]
+        if name == "num_packs":
+            assert [count * 2 for count in own[on_two]] == whole[on_two]
+        assert all(record["max_to_mean_cost"] >= 1 for record in parts)
+        assert any(record["max_to_mean_cost"] > 1 for record in parts[on_two])  # two ranks never have the same work
     # other ranks sum in another order, so the last bits differ; another sample would show in the second digit
     assert [record["loss"] for record in parts] == pytest.approx([record["loss"] for record in alone], abs=2e-4)

@@ -188,6 +188,31 @@ def test_a_damaged_folder_is_named(
         load_fine_tuned(folder)
 
 
+def test_a_folder_without_weights_or_model_is_told_in_words(runs: dict[str, TrainResult], tmp_path: Path) -> None:
+    exported = runs["prompt"].exported
+    assert exported is not None
+    folder = shutil.copytree(exported, tmp_path / "final")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(StateError, match=r"but no weights \(model\.safetensors\).*give the run's folder"):
+        load_fine_tuned(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(StateError, match=r"neither a config\.json, with a model, nor an adapter_config\.json"):
+        load_fine_tuned(folder)
+
+
+def test_prompts_at_the_limits(runs: dict[str, TrainResult]) -> None:
+    model = load_fine_tuned(runs["messages"].checkpoint)
+    positions, short = model.hf.config.max_position_embeddings, len(encode_prompt(model.assets, "q").token_ids)
+    with pytest.raises(ConfigError, match=f"tokens, the model {positions} positions"):
+        generate(model, "q\n" * positions)
+    trained = model.assets.seq_length
+    with pytest.warns(UserWarning, match=rf"trained on at most {trained} \(seq_length\)"):
+        generate(model, "q\n" * trained, max_new_tokens=1)
+    model.hf.config.max_position_embeddings = short + 5
+    with pytest.warns(UserWarning, match="ends after 5 tokens at the latest, not 9"):
+        generate(model, "q", max_new_tokens=9)
+
+
 def test_drawing_depends_on_the_seed_alone(runs: dict[str, TrainResult]) -> None:
     model = load_fine_tuned(runs["messages"].checkpoint)
     torch.manual_seed(0)

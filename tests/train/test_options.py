@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,17 @@ def test_resume_flags(sets: Path, tokenizer: Any, tmp_path: Path) -> None:
         train(config(tmp_path, max_steps=2, resume_if_exists=False), data(sets, tokenizer), model(tokenizer))
     settings = config(tmp_path, max_steps=2, resume_ignore_no_checkpoint=False)
     assert train(settings, data(sets, tokenizer), model(tokenizer)).steps == 2
+
+
+def test_a_changed_setting_of_the_optimizer_is_used_and_told(sets: Path, tokenizer: Any, tmp_path: Path) -> None:
+    train(config(tmp_path, max_steps=1), data(sets, tokenizer), model(tokenizer))
+    with pytest.warns(UserWarning, match=r"weight_decay: saved 0\.0, now 0\.5\. It goes on with those of now"):
+        result = train(config(tmp_path, max_steps=2, weight_decay=0.5), data(sets, tokenizer), model(tokenizer))
+    (group,) = load_checkpoint(result.checkpoint)["optimizer"]["param_groups"]
+    assert group["weight_decay"] == 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        train(config(tmp_path, max_steps=3, weight_decay=0.5), data(sets, tokenizer), model(tokenizer))
 
 
 @pytest.mark.parametrize(
