@@ -53,8 +53,12 @@ def run(config: LoadersConfig, advance: Advance = lambda done, total, label: Non
 
 def measured_apart(name: str, config: LoadersConfig) -> dict[str, float] | str:
     """The metrics of one subject in a process tree of its own, or why there are none."""
-    options = dataclasses.asdict(config)
-    command = [sys.executable, "-m", "mmpack.bench.loaders_subjects", name, json.dumps(options)]
+    return run_apart("mmpack.bench.loaders_subjects", name, json.dumps(dataclasses.asdict(config)))
+
+
+def run_apart(module: str, *arguments: str) -> dict[str, float] | str:
+    """The numbers that a module prints as JSON, run as a process tree of its own; or why there are none."""
+    command = [sys.executable, "-m", module, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with subprocess.Popen(
         command,

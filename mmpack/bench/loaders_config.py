@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from mmpack.errors import ConfigError, nearest
 
+C = TypeVar("C")
 BENCH = "loaders"
 TILE_PX, TILE_TOKENS = 336, 576
 # subject -> (in words, how many times ours its CPU per sample shall be at least)
@@ -74,7 +76,12 @@ class LoadersConfig:
 
 def config_from_mapping(settings: Mapping[str, object], *, where: str) -> LoadersConfig:
     """The config from what a YAML file holds. Raises ConfigError, naming `where`, for an unknown key or wrong type."""
-    known = {field.name: field for field in dataclasses.fields(LoadersConfig)}
+    return config_of(LoadersConfig, settings, where=where)
+
+
+def config_of(kind: Callable[..., C], settings: Mapping[str, object], *, where: str) -> C:
+    """A config of dataclass `kind` from what a YAML file holds; each value must be of the default's type."""
+    known = {field.name: field for field in dataclasses.fields(cast(Any, kind))}
     values: dict[str, object] = {}
     for key, value in settings.items():
         if key not in known:
@@ -87,4 +94,4 @@ def config_from_mapping(settings: Mapping[str, object], *, where: str) -> Loader
         elif isinstance(value, bool) or not isinstance(value, str if default is None else type(default)):
             raise ConfigError(f"{where}: {key}={value!r}; give one like {default!r}")
         values[key] = value
-    return LoadersConfig(**values)  # type: ignore[arg-type]  # the config checks what it was given
+    return kind(**values)  # the config checks what it was given

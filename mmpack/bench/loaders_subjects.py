@@ -121,7 +121,8 @@ def packed(messages: Iterator[dict[str, Any]], options: dict[str, Any]) -> Packs
         yield len(pack)
 
 
-def ours(options: dict[str, Any], **settings: Any) -> Packs:
+def our_loader(options: dict[str, Any], **settings: Any) -> Any:
+    """The training loader of the data module."""
     from mmpack.datamodules import EnergonMultiModalDataModule, MultiModalTaskEncoder
 
     task_encoder = MultiModalTaskEncoder(
@@ -138,7 +139,11 @@ def ours(options: dict[str, Any], **settings: Any) -> Packs:
         task_encoder=task_encoder,
         **settings,
     )
-    return _endless(module.train_dataloader())
+    return module.train_dataloader()
+
+
+def ours(options: dict[str, Any], **settings: Any) -> Packs:
+    return _endless(our_loader(options, **settings))
 
 
 def _endless(loader: Any) -> Packs:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmpack.bench import batching, conversion, loaders, mock, packers, plan_modes
+from mmpack.bench import batching, conversion, loaders, mock, packers, plan_modes, resume
 from mmpack.bench.records import tables
 from mmpack.cli.show import progress, say
 from mmpack.config import read_document
 from mmpack.errors import ConfigError, nearest
 
-_MODULES: tuple[Any, ...] = (packers, batching, plan_modes, loaders, mock, conversion)
+_MODULES: tuple[Any, ...] = (packers, batching, plan_modes, loaders, resume, mock, conversion)
 BENCHES = {module.BENCH: module for module in _MODULES}
 
 

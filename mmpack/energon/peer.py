@@ -45,10 +45,16 @@ class Packed(Sample):  # type: ignore[misc]
     cu_seqlens: torch.Tensor
 
 
-def energon_packs(
+def energon_packs(path: Path, encode: Encode, **options: int) -> Iterator[int]:
+    """The numbers of samples in the packs of `energon_loader`."""
+    for pack in energon_loader(path, encode, **options):
+        yield len(pack.cu_seqlens) - 1
+
+
+def energon_loader(
     path: Path, encode: Encode, *, capacity: int, buffer_size: int, picture_tokens: int, num_workers: int
-) -> Iterator[int]:
-    """Packs of a crude dataset (parts ``json`` and ``0.jpg``) for ever; gives the number of samples in each.
+) -> Any:
+    """Energon's savable loader of packs of a crude dataset (parts ``json`` and ``0.jpg``), for ever.
 
     First fit decreasing over a buffer, as NeMo's encoder packs; pictures are decoded when their sample is encoded.
     """
@@ -90,8 +96,7 @@ def energon_packs(
         max_samples_per_sequence=100,
         task_encoder=PackingEncoder(),
     )
-    for pack in get_savable_loader(dataset):
-        yield len(pack.cu_seqlens) - 1
+    return get_savable_loader(dataset)
 
 
 @stateless  # type: ignore[untyped-decorator]
