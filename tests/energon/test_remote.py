@@ -379,3 +379,49 @@ def test_train_by_command(lab: Store, on_disk: Path, tmp_path: Path) -> None:
         return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
 
     assert losses(MIX, "remote") == losses(on_disk, "local") != []
+
+
+def test_a_killed_reader_leaves_nothing_that_is_taken_for_a_shard(lab: Store, on_disk: Path, tokenizer: Any) -> None:
+    held = threading.Event()
+    lab.on_request = lambda method, path: held.set()
+    lab.faults.append(Fault("hold", "GET", r"train-000002\.tar$", times=1))
+    code = f"from mmpack.energon.remote import local; local({MIX!r}, whole=True)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    assert held.wait(60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    copy = local(MIX)
+    parts = list((copy.parent / "locks").glob("*.part"))
+    assert [part.name.partition(".tar")[0] for part in parts] == ["train-000002"]
+    assert "train-000002.tar" not in fetched(copy)
+    assert batches(MIX, tokenizer, 40) == batches(on_disk, tokenizer, 40)
+    assert not list((copy.parent / "locks").glob("*.part"))
+    shards = [path for method, path in lab.log if method == "GET" and path.partition("?")[0].endswith(".tar")]
+    assert len(shards) == len(set(shards)) + 1  # the one that was broken off
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_for_a_while(lab: Store, on_disk: Path, tokenizer: Any) -> None:
+    loader = data_module(MIX, tokenizer, num_streams=4, num_workers=2).train_dataloader()
+    os.kill(lab.server_pid, signal.SIGSTOP)
+    timer = threading.Timer(2.5, os.kill, (lab.server_pid, signal.SIGCONT))
+    timer.start()
+    try:
+        assert [digest(batch) for batch in islice(loader, 12)] == batches(on_disk, tokenizer, 12)
+    finally:
+        timer.join()
+
+
+@pytest.mark.slow
+def test_stores_whose_tags_are_no_checksums(lab: Store, on_disk: Path, tokenizer: Any) -> None:
+    lab.put_folder(on_disk, "sets/parts")
+    client, place = lab.client(), {"Bucket": BUCKET, "Key": "sets/parts/train-000000.tar"}
+    upload = client.create_multipart_upload(**place)["UploadId"]
+    body = (on_disk / "train-000000.tar").read_bytes()
+    part = client.upload_part(**place, UploadId=upload, PartNumber=1, Body=body)
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload=parts)
+    client.put_object(Bucket=BUCKET, Key="sets/parts/", Body=b"")  # as a browser's "new folder"
+    copy = local(f"msc://lab/{BUCKET}/sets/parts", whole=True)
+    assert (copy / "train-000000.tar").read_bytes() == body
+    assert lab.asked("HEAD", "train-000000.tar") == 1
