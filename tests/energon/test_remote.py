@@ -21,7 +21,7 @@ from mmpack.check import dataset_splits
 from mmpack.convert import ConvertConfig, convert
 from mmpack.energon import store as requests
 from mmpack.energon.reader import SourceConfig
-from mmpack.energon.remote import UNFINISHED, local, local_file, shown
+from mmpack.energon.remote import UNFINISHED, forget, local, local_file, shown
 from mmpack.errors import ConfigError, StorageError
 from tests.conftest import data_module, digest, write_llava
 from tests.energon.s3_server import BUCKET, Fault, Store, running
@@ -218,6 +218,22 @@ def test_metadatasets(lab: Store, on_disk: Path, tokenizer: Any, tmp_path: Path)
         expected = batches(here, tokenizer, 6, blend_by=by)
         assert batches(mixed, tokenizer, 6, blend_by=by) == expected
         assert batches(f"msc://lab/{BUCKET}/sets/there.yaml", tokenizer, 6, blend_by=by) == expected
+
+
+def test_a_changed_dataset_shares_what_has_not_changed(lab: Store, on_disk: Path) -> None:
+    lab.put_folder(on_disk, "sets/grown")
+    url = f"msc://lab/{BUCKET}/sets/grown"
+    before = local(url, whole=True)
+    changed = (on_disk / "train-000001.tar").read_bytes() + bytes(512)
+    lab.client().put_object(Bucket=BUCKET, Key="sets/grown/train-000001.tar", Body=changed)
+    forget(url)
+    lab.log.clear()
+    after = local(url, whole=True)
+    assert after != before
+    assert (after / "train-000001.tar").read_bytes() == changed
+    assert (before / "train-000001.tar").read_bytes() != changed
+    got = [path for method, path in lab.log if method == "GET" and "list-type=2" not in path]
+    assert [path.partition("?")[0] for path in got] == [f"/{BUCKET}/sets/grown/train-000001.tar"]
 
 
 def test_a_global_plan(lab: Store, on_disk: Path, tokenizer: Any, tmp_path: Path) -> None:
