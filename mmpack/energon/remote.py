@@ -4,10 +4,10 @@ The copy holds energon's metadata and the shards' indexes from the start; a shar
 asked for, once for all processes of a machine. All that reads a dataset reads the copy, so its order, its damages and
 its states are those of the same dataset on a disk.
 
-    $MMPACK_CACHE/<hash of URL and content>/<name>/...     default: ~/.cache/mmpack/remote
+    $MMPACK_CACHE/<hash of URL>/<hash of content>/<name>/...     default: ~/.cache/mmpack/remote
 
-A dataset that changes in the store gets a copy of its own when it is opened again. Copies may be deleted at any time
-at which no process uses them.
+A dataset that changes in the store gets a copy of its own when it is opened again, which shares what has not changed
+with the one before. Copies may be deleted at any time at which no process uses them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def _open_dataset(url: str) -> Path:
         what = f"holds no {DATASET_FILE}, so it is no whole Energon dataset" if found else "holds nothing"
         raise ConfigError(f"path={url!r} {what}; make one with `mmpack convert SRC {url}`")
     content = [[name, known.size_bytes, known.tag] for name, known in sorted(found.items())]
-    place = cache_folder() / hashlib.sha256(json.dumps([url, content]).encode()).hexdigest()[:20]
+    place = cache_folder() / _short_hash(url) / _short_hash(json.dumps(content))
     folder = place / url.rpartition("/")[2]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +163,7 @@ def _fetch(url: str, name: str, known: Stored, folder: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     locks = folder.parent / "locks"
     locks.mkdir(exist_ok=True)
-    lock = os.open(locks / hashlib.sha256(name.encode()).hexdigest()[:20], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    lock = os.open(locks / _short_hash(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _there(file, known):
@@ -171,7 +172,8 @@ def _fetch(url: str, name: str, known: Stored, folder: Path) -> None:
             stale.unlink(missing_ok=True)
         part = locks / f"{Path(name).name}.{uuid.uuid4().hex}.part"
         try:
-            store.fetch(f"{url}/{name}", known, part)
+            if not _link_known(name, known, folder, part):
+                store.fetch(f"{url}/{name}", known, part)
             part.replace(file)
         except OSError as error:
             raise StorageError(
@@ -182,6 +184,22 @@ def _fetch(url: str, name: str, known: Stored, folder: Path) -> None:
             part.unlink(missing_ok=True)
     finally:
         os.close(lock)
+
+
+def _link_known(name: str, known: Stored, folder: Path, part: Path) -> bool:
+    """Takes an object from an earlier copy of the dataset that has the same one."""
+    for other in folder.parent.parent.glob(f"*/{_LISTING}"):
+        earlier = other.parent / folder.name / name
+        with suppress(OSError, ValueError, LookupError):
+            same = json.loads(other.read_bytes())["objects"].get(name) == [known.size_bytes, known.tag]
+            if same and known.tag and _there(earlier, known):
+                os.link(earlier, part)
+                return True
+    return False
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def _there(file: Path, known: Stored) -> bool:

@@ -37,6 +37,7 @@ class Store:
     """Where the server is, what it was asked, and what shall go wrong."""
 
     server_port: int
+    server_pid: int = 0
     proxy_port: int = 0
     faults: list[Fault] = field(default_factory=list)
     log: list[tuple[str, str]] = field(default_factory=list)  # method and path of each request
@@ -113,6 +114,7 @@ def running() -> Iterator[Store]:
     store = Store(server_port=free_port())
     run = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{store.server_port}'])"
     server = subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    store.server_pid = server.pid
     proxy = None
     try:
         for _ in range(300):

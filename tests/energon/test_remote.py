@@ -21,7 +21,7 @@ from mmpack.check import dataset_splits
 from mmpack.convert import ConvertConfig, convert
 from mmpack.energon import store as requests
 from mmpack.energon.reader import SourceConfig
-from mmpack.energon.remote import UNFINISHED, local, local_file, shown
+from mmpack.energon.remote import UNFINISHED, forget, local, local_file, shown
 from mmpack.errors import ConfigError, StorageError
 from tests.conftest import data_module, digest, write_llava
 from tests.energon.s3_server import BUCKET, Fault, Store, running
@@ -220,6 +220,22 @@ def test_metadatasets(lab: Store, on_disk: Path, tokenizer: Any, tmp_path: Path)
         assert batches(f"msc://lab/{BUCKET}/sets/there.yaml", tokenizer, 6, blend_by=by) == expected
 
 
+def test_a_changed_dataset_shares_what_has_not_changed(lab: Store, on_disk: Path) -> None:
+    lab.put_folder(on_disk, "sets/grown")
+    url = f"msc://lab/{BUCKET}/sets/grown"
+    before = local(url, whole=True)
+    changed = (on_disk / "train-000001.tar").read_bytes() + bytes(512)
+    lab.client().put_object(Bucket=BUCKET, Key="sets/grown/train-000001.tar", Body=changed)
+    forget(url)
+    lab.log.clear()
+    after = local(url, whole=True)
+    assert after != before
+    assert (after / "train-000001.tar").read_bytes() == changed
+    assert (before / "train-000001.tar").read_bytes() != changed
+    got = [path for method, path in lab.log if method == "GET" and "list-type=2" not in path]
+    assert [path.partition("?")[0] for path in got] == [f"/{BUCKET}/sets/grown/train-000001.tar"]
+
+
 def test_a_global_plan(lab: Store, on_disk: Path, tokenizer: Any, tmp_path: Path) -> None:
     def epoch(path: Path | str) -> list[str]:
         loader = data_module(path, tokenizer, order="global_plan", packing_buffer_size=None).train_dataloader()
@@ -379,3 +395,49 @@ def test_train_by_command(lab: Store, on_disk: Path, tmp_path: Path) -> None:
         return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
 
     assert losses(MIX, "remote") == losses(on_disk, "local") != []
+
+
+def test_a_killed_reader_leaves_nothing_that_is_taken_for_a_shard(lab: Store, on_disk: Path, tokenizer: Any) -> None:
+    held = threading.Event()
+    lab.on_request = lambda method, path: held.set()
+    lab.faults.append(Fault("hold", "GET", r"train-000002\.tar$", times=1))
+    code = f"from mmpack.energon.remote import local; local({MIX!r}, whole=True)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    assert held.wait(60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    copy = local(MIX)
+    parts = list((copy.parent / "locks").glob("*.part"))
+    assert [part.name.partition(".tar")[0] for part in parts] == ["train-000002"]
+    assert "train-000002.tar" not in fetched(copy)
+    assert batches(MIX, tokenizer, 40) == batches(on_disk, tokenizer, 40)
+    assert not list((copy.parent / "locks").glob("*.part"))
+    shards = [path for method, path in lab.log if method == "GET" and path.partition("?")[0].endswith(".tar")]
+    assert len(shards) == len(set(shards)) + 1  # the one that was broken off
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_for_a_while(lab: Store, on_disk: Path, tokenizer: Any) -> None:
+    loader = data_module(MIX, tokenizer, num_streams=4, num_workers=2).train_dataloader()
+    os.kill(lab.server_pid, signal.SIGSTOP)
+    timer = threading.Timer(2.5, os.kill, (lab.server_pid, signal.SIGCONT))
+    timer.start()
+    try:
+        assert [digest(batch) for batch in islice(loader, 12)] == batches(on_disk, tokenizer, 12)
+    finally:
+        timer.join()
+
+
+@pytest.mark.slow
+def test_stores_whose_tags_are_no_checksums(lab: Store, on_disk: Path, tokenizer: Any) -> None:
+    lab.put_folder(on_disk, "sets/parts")
+    client, place = lab.client(), {"Bucket": BUCKET, "Key": "sets/parts/train-000000.tar"}
+    upload = client.create_multipart_upload(**place)["UploadId"]
+    body = (on_disk / "train-000000.tar").read_bytes()
+    part = client.upload_part(**place, UploadId=upload, PartNumber=1, Body=body)
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload=parts)
+    client.put_object(Bucket=BUCKET, Key="sets/parts/", Body=b"")  # as a browser's "new folder"
+    copy = local(f"msc://lab/{BUCKET}/sets/parts", whole=True)
+    assert (copy / "train-000000.tar").read_bytes() == body
+    assert lab.asked("HEAD", "train-000000.tar") == 1

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,23 +221,51 @@ def test_the_same_check(cluster: Any, worker: Any, plain: Path, tokenizer: Any, 
     assert seen[-1] == (reports[0]["samples"],) * 2
 
 
-def test_the_same_packs(cluster: Any, worker: Any, tokenizer: Any, tmp_path: Path) -> None:
-    lines = [json.dumps({"input": f"question {i}?", "output": f"answer {i * i} " * (i % 9)}) for i in range(2000)]
-    (tmp_path / "text.jsonl").write_text("\n".join(lines))
-    options = {"input_path": tmp_path / "text.jsonl", "packed_sequence_size": 256}
-    stores = {}
-    for name, engine in (("local", {}), ("ray", {"engine": "ray", "address": cluster.address})):
-        pack_dataset(PackConfig(**options, **engine, output_path=tmp_path / name), tokenizer)  # type: ignore[arg-type]
-        files = [path for path in sorted((tmp_path / name).rglob("*")) if path.is_file()]
-        stores[name] = {path.name: path.read_bytes() for path in files if path.suffix != ".json"}
-        for path in files:
-            if path.suffix == ".json":
-                meta = json.loads(path.read_text())
-                assert meta.pop("seconds") > 0
-                assert meta["settings"].pop("output_path").endswith(name)
-                stores[name][path.name] = meta
-    assert stores["local"] == stores["ray"]
-    assert {path.name for path in tmp_path.iterdir()} == {"text.jsonl", "local", "ray"}
+def texts(folder: Path) -> PackConfig:
+    lines = [json.dumps({"input": f"question {i}?", "output": f"answer {i * i} " * (i % 9)}) for i in range(4000)]
+    (folder / "text.jsonl").write_text("\n".join(lines))
+    return PackConfig(input_path=folder / "text.jsonl", output_path=folder / "local", packed_sequence_size=256)
+
+
+def store(folder: Path) -> dict[str, Any]:
+    """The files of a packed store, but for times and the place."""
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    for name in [name for name in found if name.endswith(".json")]:
+        found[name] = json.loads(found[name])
+        assert found[name].pop("seconds") > 0
+        assert found[name]["settings"].pop("output_path").endswith(folder.name)
+    return found
+
+
+def test_the_same_packs_also_from_a_run_that_was_broken_off(
+    cluster: Any, worker: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    local = texts(tmp_path)
+    pack_dataset(local, tokenizer)
+    config = replace(local, engine="ray", address=cluster.address, output_path=tmp_path / "ray")
+    pack_dataset(config, tokenizer)
+    assert store(tmp_path / "ray") == store(tmp_path / "local")
+
+    config = replace(config, output_path=tmp_path / "again")
+    facts: list[dict[str, int]] = []
+
+    def look(done: int, total: int) -> None:
+        (unfinished,) = tmp_path.glob(".again.unfinished-*")
+        blocks = [path for path in (unfinished / "blocks").iterdir() if not path.name.startswith(".")]
+        facts.append({path.name: path.stat().st_ino for path in blocks})
+
+    def stop(done: int, total: int) -> None:
+        if done > 1000:
+            look(done, total)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack_dataset(config, tokenizer, stop)
+    pack_dataset(config, tokenizer, look)
+    assert facts[0].items() <= facts[-1].items()
+    assert 4 <= len(facts[0]) <= len(facts[-1]) == 16
+    assert store(tmp_path / "again") == store(tmp_path / "local")
+    assert {path.name for path in tmp_path.iterdir()} == {"text.jsonl", "local", "ray", "again"}
 
 
 def test_a_node_killed_midway_costs_time(cluster: Any, source: Path, plain: Path, tmp_path: Path) -> None:
