@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmpack.batch.labels import check_labels
-from mmpack.batch.moving import moved
+from mmpack.batch.moving import moved, pinned, tensors_of
 from mmpack.batch.pictures import PixelNorm, check_pictures
 from mmpack.sample import PixelKind
 
@@ -70,6 +70,14 @@ class PaddedBatch:
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PaddedBatch:
         """The same batch with every tensor on `device`."""
         return moved(self, device, non_blocking=non_blocking)
+
+    def pinned(self) -> PaddedBatch:
+        """The same batch in pinned memory, for copies to a GPU that do not block."""
+        return pinned(self)
+
+    def tensors(self) -> list[Tensor]:
+        """All of its tensors."""
+        return tensors_of(self)
 
     def check(self) -> PaddedBatch:
         """Raises AssertionError, naming the field, if the batch breaks one of its own promises; else itself."""

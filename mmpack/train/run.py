@@ -17,6 +17,7 @@ from mmpack import state as states
 from mmpack.batch import Batch
 from mmpack.cost import CostModel
 from mmpack.errors import ConfigError
+from mmpack.loader import ahead_on
 from mmpack.loader.work import Work
 from mmpack.packing import load_metrics
 from mmpack.stats import balance, count_lengths
@@ -164,9 +165,9 @@ class _Run:
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         loss_sum = 0.0
-        for batch in batches:
+        for batch in ahead_on(batches, self.device):
             with compute_in(self.config.precision, self.device):
-                output = self.model(batch.to(self.device))
+                output = self.model(batch)
             (output.loss_sum / total_weight.clamp(min=1e-8).to(self.device)).backward()
             loss_sum += float(output.loss_sum.detach())
         self._share_gradients()
