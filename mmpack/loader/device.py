@@ -20,7 +20,8 @@ def ahead_on(batches: Iterable[B], device: torch.device | str) -> Iterator[B]:
     place = torch.device(device)
     if place.type != "cuda":
         for batch in batches:
-            yield batch.to(place)
+            moved: Any = batch.to(place)
+            yield moved
         return
     stream: Any = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
     waiting: tuple[B, Any] | None = None
