@@ -15,7 +15,7 @@ import torch
 from mmpack.batch import PackedBatch
 from mmpack.batch.memory import Allocate, on_heap
 from mmpack.collate.pictures import Pixels, picture_fields
-from mmpack.collate.rows import Row, RowStyle, check_loss_weight
+from mmpack.collate.rows import RowStyle, check_loss_weight, lay_out
 from mmpack.errors import Reason, SampleError
 from mmpack.layout import Layout
 from mmpack.sample import IGNORE_INDEX, EncodedSample, LostSample, PlannedSample
@@ -52,9 +52,8 @@ class Collator:
 
         `allocate` gives the memory for its pixels.
         """
-        style = self._style()
         pixels = Pixels(pack, self.tiling, allocate)
-        rows: list[Row] = []
+        parts: list[tuple[EncodedSample | None, int]] = []  # with their rooms
         lost: list[LostSample] = []
         kept: list[EncodedSample] = []
         for sample in pack:
@@ -62,26 +61,27 @@ class Collator:
             decoded = pixels.decode(sample)
             if isinstance(decoded, LostSample):
                 lost.append(decoded)
-                rows.append(Row.padding(room, style))
+                parts.append((None, room))
                 continue
             kept.append(decoded)
-            rows.append(Row.of(decoded, room, style))
-        offsets = self.layout.offsets([row.num_tokens for row in rows], [len(row.tokens_t) for row in rows])
-        tail = offsets.total - sum(len(row.tokens_t) for row in rows)
+            parts.append((decoded, room))
+        used = [0 if sample is None else sample.num_tokens for sample, _ in parts]
+        offsets = self.layout.offsets(used, [room for _, room in parts])
+        tail = offsets.total - sum(room for _, room in parts)
         if tail:
-            rows.append(Row.padding(tail, style))
-        labels = np.concatenate([row.labels_t for row in rows])
-        positions = torch.from_numpy(np.concatenate([row.positions_at for row in rows], axis=1))
+            parts.append((None, tail))
+        laid = lay_out(parts, self._style())
+        positions = torch.from_numpy(laid.positions_at)
         batch = PackedBatch(
-            tokens=torch.from_numpy(np.concatenate([row.tokens_t for row in rows])).unsqueeze(0),
-            labels=torch.from_numpy(labels).unsqueeze(0),
-            loss_weight=torch.from_numpy(np.concatenate([row.weight_t for row in rows])).unsqueeze(0),
+            tokens=torch.from_numpy(laid.tokens_t).unsqueeze(0),
+            labels=torch.from_numpy(laid.labels_t).unsqueeze(0),
+            loss_weight=torch.from_numpy(laid.weight_t).unsqueeze(0),
             position_ids=positions if len(positions) == 1 else positions.unsqueeze(1),
             cu_seqlens=torch.tensor(offsets.cu_seqlens, dtype=torch.int32),
             cu_seqlens_padded=torch.tensor(offsets.cu_seqlens_padded, dtype=torch.int32),
             max_seqlen=offsets.max_seqlen,
             padding_mask=torch.from_numpy(offsets.padding_mask()).unsqueeze(0),
-            num_loss_tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
+            num_loss_tokens=int(np.count_nonzero(laid.labels_t != IGNORE_INDEX)),
             pack_index=pack_index,
             **picture_fields(kept, pixels, self.tiling),
         )

@@ -11,7 +11,7 @@ import torch
 from mmpack.batch import PaddedBatch
 from mmpack.batch.memory import Allocate, on_heap
 from mmpack.collate.pictures import Pixels, picture_fields
-from mmpack.collate.rows import Row, RowStyle, check_loss_weight
+from mmpack.collate.rows import RowStyle, check_loss_weight, lay_out
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.layout import round_up
 from mmpack.sample import IGNORE_INDEX, EncodedSample, LostSample, PlannedSample
@@ -59,31 +59,31 @@ class PaddedCollator:
 
         `allocate` gives the memory for its pixels.
         """
-        style = self._style()
         width = self.row_length(max(sample.num_tokens for sample in pack))
         pixels = Pixels(pack, self.tiling, allocate)
-        rows: list[Row] = []
+        parts: list[tuple[EncodedSample | None, int]] = []
         lost: list[LostSample] = []
         kept: list[EncodedSample] = []
         for sample in pack:
             decoded = pixels.decode(sample)
             if isinstance(decoded, LostSample):
                 lost.append(decoded)
-                rows.append(Row.padding(width, style))
+                parts.append((None, width))
                 continue
             kept.append(decoded)
-            rows.append(Row.of(decoded, width, style))
-        labels = np.stack([row.labels_t for row in rows])
-        lengths = np.array([row.num_tokens for row in rows], dtype=np.int32)
-        positions = torch.from_numpy(np.stack([row.positions_at for row in rows], axis=1))
+            parts.append((decoded, width))
+        laid = lay_out(parts, self._style())
+        lengths = np.array(laid.num_tokens_of, dtype=np.int32)
+        form = (len(parts), width)
+        positions = torch.from_numpy(laid.positions_at).view(-1, *form)
         batch = PaddedBatch(
-            tokens=torch.from_numpy(np.stack([row.tokens_t for row in rows])),
-            labels=torch.from_numpy(labels),
-            loss_weight=torch.from_numpy(np.stack([row.weight_t for row in rows])),
+            tokens=torch.from_numpy(laid.tokens_t).view(form),
+            labels=torch.from_numpy(laid.labels_t).view(form),
+            loss_weight=torch.from_numpy(laid.weight_t).view(form),
             position_ids=positions[0] if len(positions) == 1 else positions,
             lengths=torch.from_numpy(lengths),
             padding_mask=torch.from_numpy(np.arange(width)[None, :] >= lengths[:, None]),
-            num_loss_tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
+            num_loss_tokens=int(np.count_nonzero(laid.labels_t != IGNORE_INDEX)),
             pack_index=pack_index,
             **picture_fields(kept, pixels, self.tiling),
         )

@@ -1,7 +1,8 @@
-"""One sample as arrays of its room: tokens, shifted labels, weights, positions; and padding of the same form."""
+"""Samples as arrays of their rooms: tokens, shifted labels, weights, positions; and padding of the same form."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,49 +37,103 @@ class RowStyle:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Row:
-    """One segment: arrays of its room, of which the first `num_tokens` positions are real."""
+class Laid:
+    """Segments one behind the other, T positions in all."""
 
-    num_tokens: int
+    num_tokens_of: list[int]  # of each segment; the rest of its room is padding
     tokens_t: NDArray[np.int64]
     labels_t: NDArray[np.int64]
     weight_t: NDArray[np.float32]
-    positions_at: NDArray[np.int64]  # (1, room), or (4, room) for M-RoPE
+    positions_at: NDArray[np.int64]  # (1, T), or (4, T) for M-RoPE; they restart in every segment
 
-    @classmethod
-    def padding(cls, room: int, style: RowStyle, *, num_tokens: int = 0) -> Row:
-        """Padding; the first `num_tokens` positions are to be filled in."""
-        axes = 1 if style.merge_size is None else 4
-        return cls(
-            num_tokens=num_tokens,
-            tokens_t=np.full(room, style.pad_token_id, dtype=np.int64),
-            labels_t=np.full(room, IGNORE_INDEX, dtype=np.int64),
-            weight_t=np.zeros(room, dtype=np.float32),
-            positions_at=np.tile(np.arange(room, dtype=np.int64), (axes, 1)),
+
+def lay_out(parts: Sequence[tuple[EncodedSample | None, int]], style: RowStyle) -> Laid:
+    """Each sample in its room, every placeholder expanded to its picture's embeddings; None is padding.
+
+    All samples together, since a call of numpy takes longer than the work on one of them.
+    """
+    ids_n, trained_n, counts_n, first_n = _spans(parts, style)
+    rooms = np.array([room for _, room in parts], dtype=np.int64)
+    found = np.add.reduceat(counts_n, first_n)
+    if not np.array_equal(found, rooms):
+        wrong = int(np.flatnonzero(found != rooms)[0])
+        sample, room = parts[wrong]
+        raise AssertionError(
+            f"{sample.key if sample else 'padding'}: {int(found[wrong])} positions in a room of {room}"
+        )
+    tokens = np.repeat(ids_n, counts_n)
+    trained = np.repeat(trained_n, counts_n)
+    starts = np.cumsum(rooms) - rooms
+    trained[starts] = False  # nothing before it in its segment predicts it
+    labels = np.full(len(tokens), IGNORE_INDEX, dtype=np.int64)
+    labels[:-1] = np.where(trained[1:], tokens[1:], IGNORE_INDEX)
+    weight = np.zeros(len(tokens), dtype=np.float32)
+    if style.loss_weight == "token":
+        weight[:-1] = trained[1:]
+    else:
+        num_targets = np.maximum(1, np.add.reduceat(trained, starts, dtype=np.int64)).tolist()
+        each = [1.0 / n if style.loss_weight == "sample" else n**-0.5 for n in num_targets]
+        of_t = np.repeat(np.array(each, dtype=np.float32), rooms)
+        weight[:-1] = np.where(trained[1:], of_t[1:], np.float32(0))
+    return Laid(
+        num_tokens_of=[0 if sample is None else sample.num_tokens for sample, _ in parts],
+        tokens_t=tokens,
+        labels_t=labels,
+        weight_t=weight,
+        positions_at=_positions(parts, starts.tolist(), np.repeat(starts, rooms), style),
+    )
+
+
+def _spans(
+    parts: Sequence[tuple[EncodedSample | None, int]], style: RowStyle
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], list[int]]:
+    """Token ids of all parts, whether trained, how many positions each takes, and where each part begins among them.
+
+    Every part ends with one id that stands for all of its padding, often none.
+    """
+    pad_ids = np.array([style.pad_token_id], dtype=np.int64)
+    no = np.zeros(1, dtype=np.bool_)
+    ids, trained, first, pad_places, pads, expanded = [], [], [], [], [], []
+    end = 0
+    for sample, room in parts:
+        first.append(end)
+        if sample is not None:
+            _refuse_pair(sample)
+            ids.append(sample.token_ids_n)
+            trained.append(sample.trained_n)
+            expanded += [picture.num_tokens for picture in sample.pictures]
+            end += len(sample.token_ids_n)
+        ids.append(pad_ids)
+        trained.append(no)
+        pad_places.append(end)
+        pads.append(room - (0 if sample is None else sample.num_tokens))
+        end += 1
+    ids_n = np.concatenate(ids)
+    counts = np.ones(end, dtype=np.int64)
+    counts[ids_n == IMAGE_TOKEN_INDEX] = expanded
+    counts[pad_places] = pads
+    return ids_n, np.concatenate(trained), counts, first
+
+
+def _refuse_pair(sample: EncodedSample) -> None:
+    if isinstance(sample, EncodedPair):
+        raise ConfigError(
+            f"{sample.key}: a pair of preference data cannot be one sequence; collate with "
+            "mmpack.collate.PairCollator, which makes two of it"
         )
 
-    @classmethod
-    def of(cls, sample: EncodedSample, room: int, style: RowStyle) -> Row:
-        """The sample with every placeholder expanded to its picture's embeddings, padded to `room`."""
-        if isinstance(sample, EncodedPair):
-            raise ConfigError(
-                f"{sample.key}: a pair of preference data cannot be one sequence; collate with "
-                "mmpack.collate.PairCollator, which makes two of it"
-            )
-        is_picture = sample.token_ids_n == IMAGE_TOKEN_INDEX
-        counts = np.ones(len(sample.token_ids_n), dtype=np.int64)
-        counts[is_picture] = [picture.num_tokens for picture in sample.pictures]
-        tokens = np.repeat(sample.token_ids_n, counts)
-        trained = np.repeat(sample.trained_n, counts)
-        assert len(tokens) == sample.num_tokens, f"{sample.key}: planned {sample.num_tokens}, got {len(tokens)}"
-        row = cls.padding(room, style, num_tokens=len(tokens))
-        row.tokens_t[: len(tokens)] = tokens
-        row.labels_t[: len(tokens) - 1] = np.where(trained[1:], tokens[1:], IGNORE_INDEX)
-        num_targets = max(1, int(np.count_nonzero(trained[1:])))
-        weight = {"token": 1.0, "sample": 1.0 / num_targets, "sqrt": num_targets**-0.5}[style.loss_weight]
-        row.weight_t[: len(tokens) - 1] = np.where(trained[1:], np.float32(weight), np.float32(0))
-        if style.merge_size is not None and sample.pictures:
-            merge = style.merge_size
+
+def _positions(
+    parts: Sequence[tuple[EncodedSample | None, int]], starts: list[int], start_t: NDArray[np.int64], style: RowStyle
+) -> NDArray[np.int64]:
+    plain = np.arange(len(start_t), dtype=np.int64) - start_t
+    if style.merge_size is None:
+        return plain[np.newaxis]
+    positions = np.tile(plain, (4, 1))
+    merge = style.merge_size
+    for (sample, room), start in zip(parts, starts, strict=True):
+        if sample is not None and sample.pictures:
             grids = [(p.grid.rows // merge, p.grid.columns // merge) for p in sample.pictures]
-            row.positions_at[1:] = mrope_positions(is_picture, grids, room)
-        return row
+            is_picture = sample.token_ids_n == IMAGE_TOKEN_INDEX
+            positions[1:, start : start + room] = mrope_positions(is_picture, grids, room)
+    return positions
