@@ -53,7 +53,7 @@ class NevaLazyDataModule(IndexedDataModule):
             instead of taking the next micro batch. A row then counts as `micro_batch_size` samples.
         packed_sequence_size: None for `decoder_seq_length`, or without it ``micro_batch_size * seq_length``.
         oversize: what becomes of a sample longer than it may be: a policy of `mmpack.encode.LengthLimit`.
-        blend_unit: what `weights` are shares of, "samples" or "tokens".
+        blend_by: what `weights` are shares of, "samples" or "tokens".
         tiling, tiling_options, decode: as in `MultiModalTaskEncoder`.
         layout: multiples of a row and its samples; see `mmpack.layout.Layout`.
         loss_weight: "token", "sample" or "sqrt".
@@ -94,7 +94,7 @@ class NevaLazyDataModule(IndexedDataModule):
         packing_buffer_size: int | None = None,
         packed_sequence_size: int | None = None,
         oversize: str | Mapping[str, str] = "drop",
-        blend_unit: str = "samples",
+        blend_by: str = "samples",
         tiling: str | None = None,
         tiling_options: Mapping[str, Any] | None = None,
         decode: Decode | None = None,
@@ -143,7 +143,7 @@ class NevaLazyDataModule(IndexedDataModule):
         self._pieces = self._encoder_pieces(num_image_embeddings_per_tile, tiling, tiling_options or {}, decode)
         self.encoder = self._build_encoder()
         self.weights = None if weights is None else _numbers(weights)
-        self.blend_unit = blend_unit
+        self.blend_by = blend_by
         self.data = LazyData(paths, split_shares(split), self.data_config, seed)
         self.encoder.limit.check_sources(self.data.names)
         self._check_weights()
@@ -188,8 +188,8 @@ class NevaLazyDataModule(IndexedDataModule):
     def _check_weights(self) -> None:
         num_files = len(self.data.paths["train"])
         if self.weights is None:
-            if self.blend_unit != "samples":
-                raise ConfigError(f"blend_unit={self.blend_unit!r} without weights; give weights, one for each file")
+            if self.blend_by != "samples":
+                raise ConfigError(f"blend_by={self.blend_by!r} without weights; give weights, one for each file")
             return
         if len(self.weights) != num_files:
             raise ConfigError(f"{len(self.weights)} weights for {num_files} files; give one for each")
@@ -201,7 +201,7 @@ class NevaLazyDataModule(IndexedDataModule):
         if not repeat or self.weights is None:
             return OpenIndexed(datasets=datasets, seed=self.seed, shuffle=shuffle, repeat=repeat)
         opened = [OpenIndexed(datasets=(d,), seed=self.seed, shuffle=shuffle, repeat=True) for d in datasets]
-        return OpenMix(sources=opened, weights=self.weights, unit=self.blend_unit, encoder=self.encoder)
+        return OpenMix(sources=opened, weights=self.weights, unit=self.blend_by, encoder=self.encoder)
 
     def factory(self, split: str, *, training: bool = False) -> PackStreamFactory[Batch]:
         """Opens the logical streams of a split: for ever if `training`, else every sample once in order."""
@@ -214,7 +214,7 @@ class NevaLazyDataModule(IndexedDataModule):
             "data.shuffle": shuffle,
             "data.repeat": endless,
             "data.weights": self.weights if training else None,
-            "data.blend_unit": self.blend_unit,
+            "data.blend_by": self.blend_by,
         }
         return self._factory(
             self._sources(datasets, shuffle=shuffle, repeat=endless),

@@ -63,7 +63,8 @@ def _source(config: SourceConfig, path: Path, number: int, entry: Any) -> tuple[
     }
     file = _folder() / f"{path.resolve().as_posix().replace('/', '_')}-{config.split}-{number}.yaml"
     file.write_text(yaml.safe_dump(alone, sort_keys=False), encoding="utf-8")
-    return dataclasses.replace(config, path=file), float(weight)
+    name = f"{inside['path']} (blend[{number}] of {path})"
+    return dataclasses.replace(config, path=file, name=name), float(weight)
 
 
 @cache

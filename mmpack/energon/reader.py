@@ -31,7 +31,7 @@ from megatron.energon.savable_loader import SimpleSavableDatasetWrapper
 from mmpack.energon.draws import draw, number_draws
 from mmpack.energon.faults import guard
 from mmpack.energon.plain_state import from_plain, to_plain
-from mmpack.energon.remote import local
+from mmpack.energon.remote import local, shown
 from mmpack.energon.text_decoder import TextDecoder
 from mmpack.errors import ConfigError, DataError, StateError, StorageError
 from mmpack.stream.contract import ReadFault
@@ -78,6 +78,7 @@ class SourceConfig:
             streams, so a small one is enough.
         max_samples_per_sequence: most samples read in a row from one place of a shard.
         max_sample_bytes: a sample that takes more of its shard counts as unreadable, and nothing is allocated for it.
+        name: what errors and counters call it; None for the path.
     """
 
     path: Path | str
@@ -88,6 +89,12 @@ class SourceConfig:
     shuffle_buffer_size: int | None = 20
     max_samples_per_sequence: int | None = 100
     max_sample_bytes: int = 1 << 30
+    name: str | None = None
+
+    @property
+    def told(self) -> str:
+        """What errors and counters call it."""
+        return shown(self.path) if self.name is None else self.name
 
     def __post_init__(self) -> None:
         for name in ("shuffle_buffer_size", "max_samples_per_sequence", "max_sample_bytes"):
@@ -131,7 +138,7 @@ class Source:
         try:
             dataset = self._open(worker)
         except Exception as error:
-            what = f"split {config.split!r} of {str(config.path)!r}"
+            what = f"split {config.split!r} of {config.told!r}"
             is_meta = Path(config.path).suffix in ("", ".yaml", ".yml")
             hint = "" if is_meta else "; a file of records becomes a dataset with `mmpack convert`"
             raise ConfigError(f"cannot open {what}: {_one_line(error)}{hint}") from error
@@ -153,7 +160,7 @@ class Source:
         self._lost_in_row += 1
         if self._lost_in_row > 2 * self.num_samples and self.config.training and self.config.repeat:
             raise DataError(
-                f"stream {self._stream} of {str(self.config.path)!r}, split {self.config.split!r}: no sample can be "
+                f"stream {self._stream} of {self.config.told!r}, split {self.config.split!r}: no sample can be "
                 f"read, the last is {fault}; `mmpack check` lists all"
             )
 
@@ -217,7 +224,7 @@ class Source:
                     return sample, sample.__restore_key__
         except (OSError, ValueError, tarfile.TarError) as error:
             raise DataError(
-                f"{str(self.config.path)!r}, split {self.config.split!r}: cannot be read on: "
+                f"{self.config.told!r}, split {self.config.split!r}: cannot be read on: "
                 f"{type(error).__name__}: {_one_line(error)}"
             ) from error
         self._reading = None
@@ -251,7 +258,7 @@ class Source:
             self._in_epoch, self._num_drawn = state["in_epoch"], state["num_drawn"]
         except (AssertionError, KeyError, IndexError, TypeError) as error:
             raise StateError(
-                f"the saved position does not fit {str(self.config.path)!r} (split {self.config.split!r}): "
+                f"the saved position does not fit {self.config.told!r} (split {self.config.split!r}): "
                 f"{_one_line(error)}; resume with the dataset and settings that the state was made with"
             ) from error
         self._reading = None

@@ -10,7 +10,6 @@ from mmpack.energon.cook import source_of, to_conversation
 from mmpack.energon.plain_state import from_plain, to_plain
 from mmpack.energon.reader import Source as Reader
 from mmpack.energon.reader import SourceConfig
-from mmpack.energon.remote import shown
 from mmpack.errors import SampleError
 from mmpack.sample import Conversation
 from mmpack.stream.contract import Drawn, FaultHandler
@@ -30,7 +29,7 @@ class EnergonSource:
         on_fault: FaultHandler,
         cook: Cook = to_conversation,
     ) -> None:
-        self.name = shown(config.path)
+        self.name = config.told
         self._reader = Reader(config, stream=stream, num_streams=num_streams, on_fault=on_fault)
         self._cook = cook
         self.num_samples = self._reader.num_samples

@@ -133,7 +133,7 @@ def test_weights_are_kept_at_every_point(folder: Path, tokenizer: Any, weights: 
 
 
 def test_weights_in_tokens(folder: Path, tokenizer: Any) -> None:
-    data = module(folder, tokenizer, "first", "second", weights=[3, 1], blend_unit="tokens", packed_sequence=True)
+    data = module(folder, tokenizer, "first", "second", weights=[3, 1], blend_by="tokens", packed_sequence=True)
     tokens: Counter[str] = Counter()
     for batch in batches(data, 150):
         for source, length in zip(batch.sources, batch.cu_seqlens.diff().tolist(), strict=True):
@@ -263,8 +263,8 @@ def test_processors_of_other_families(tokenizer: Any, tmp_path: Path) -> None:
         ({"weights": [1]}, "1 weights for 2 files"),
         ({"weights": [1, 0]}, r"weights=\[1.0, 0.0\]; each must be above 0"),
         ({"weights": [1, 1], "repeat": False}, "weights with repeat=False"),
-        ({"blend_unit": "tokens"}, "blend_unit='tokens' without weights"),
-        ({"weights": [1, 1], "blend_unit": "token"}, "did you mean 'tokens'"),
+        ({"blend_by": "tokens"}, "blend_by='tokens' without weights"),
+        ({"weights": [1, 1], "blend_by": "token"}, "did you mean 'tokens'"),
         ({"split": "0.9"}, r"split='0\.9'; shares of train, validation and test"),
         ({"split": "0,1"}, "split='0,1'"),
         ({"split": [0.999, 0.001]}, "too few for a 'val' share"),

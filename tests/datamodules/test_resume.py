@@ -69,7 +69,7 @@ def test_lazy(folder: Path, tokenizer: Any, kind: str, num_workers: int) -> None
 @pytest.mark.parametrize("unit", ["samples", "tokens"])
 def test_blends(folder: Path, tokenizer: Any, unit: str) -> None:
     paths = [folder / "first.json", folder / "second.json"]
-    options = {"weights": [1, 3], "blend_unit": unit, **KINDS["window"]}
+    options = {"weights": [1, 3], "blend_by": unit, **KINDS["window"]}
     check(lambda **more: lazy(paths, tokenizer, folder / "images", **options, **more), num_workers=0)
 
 

@@ -48,6 +48,10 @@ def test_tokens_are_shared_by_the_weights(blend: Path, tokenizer: Any) -> None:
         limit=LengthLimit(seq_length=1000),
     )
     entries = blended_sources(SourceConfig(path=blend, repeat=True))
+    names = [OpenEnergon(config)(stream=0, num_streams=1, on_fault=print).name for config, _ in entries]
+    assert names == [
+        f"{blend.with_name(name)} (blend[{i}] of {blend})" for i, name in enumerate(WEIGHTS)
+    ]  # not those of the files that stand for them
     opener = OpenMix(
         sources=[OpenEnergon(config) for config, _ in entries],
         weights=[weight for _, weight in entries],
