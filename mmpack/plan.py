@@ -18,7 +18,8 @@ from mmpack.energon.cook import source_of, to_conversation
 from mmpack.energon.reader import Source, SourceConfig
 from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.layout import Layout
-from mmpack.stats import DropLedger, fill_stats
+from mmpack.ledger import DropLedger
+from mmpack.stats import fill_stats
 from mmpack.window import stream_packs
 
 BYTES_PER_TEXT_TOKEN = 9  # an int64 id and a bool

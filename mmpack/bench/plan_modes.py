@@ -21,7 +21,8 @@ from mmpack.energon.reader import SourceConfig
 from mmpack.energon.source import EnergonSource
 from mmpack.epoch import LengthIndex, PlanConfig, plan_epoch
 from mmpack.errors import ConfigError, nearest
-from mmpack.stats import DropLedger, attention_cost, balance
+from mmpack.ledger import DropLedger
+from mmpack.stats import attention_cost, balance
 from mmpack.window import AlignedPlans, stream_packs
 
 BENCH = "plan_modes"

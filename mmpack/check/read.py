@@ -23,8 +23,9 @@ from mmpack.errors import ConfigError, Reason, SampleError
 from mmpack.images import decode_image, image_size
 from mmpack.indexed import LlavaFile, open_pictures
 from mmpack.layout import Layout
+from mmpack.ledger import CHOSEN
 from mmpack.sample import Conversation
-from mmpack.stats import CHOSEN, fill_stats
+from mmpack.stats import fill_stats
 from mmpack.stream.contract import ReadFault
 from mmpack.window import stream_packs
 

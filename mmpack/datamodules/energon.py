@@ -19,8 +19,8 @@ from mmpack.energon.reader import SourceConfig
 from mmpack.epoch import GlobalPlanLoader
 from mmpack.epoch.packs import Lanes
 from mmpack.errors import ConfigError, nearest
+from mmpack.ledger import ErrorBudget
 from mmpack.loader import PackLoader, StreamFactory
-from mmpack.stats import ErrorBudget
 from mmpack.stream.mixed import UNITS
 
 

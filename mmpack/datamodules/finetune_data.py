@@ -18,9 +18,9 @@ from mmpack.datamodules.step_plan import StepPlanner
 from mmpack.datamodules.text_rows import StoredPacks, StoredSequences, holds_pairs
 from mmpack.dynamic import MicroBatch
 from mmpack.errors import ConfigError
+from mmpack.ledger import DropLedger
 from mmpack.offline import NemoPackedRows, PackedStore, PackReport, pack_dataset
 from mmpack.offline.tokens import tokenizer_hash
-from mmpack.stats import DropLedger
 from mmpack.tiling import TileSpec, TilingPolicy, make_tiling
 
 

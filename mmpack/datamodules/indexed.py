@@ -13,8 +13,8 @@ from mmpack.datamodules.base import PackDataModule
 from mmpack.datamodules.factory import PackStreamFactory, collator_settings, default_num_streams
 from mmpack.datamodules.rows import Rows
 from mmpack.errors import ConfigError
+from mmpack.ledger import ErrorBudget
 from mmpack.sample import Conversation
-from mmpack.stats import ErrorBudget
 from mmpack.stream import OpenSource, StreamConfig
 from mmpack.stream.packs import Encoder
 from mmpack.tiling import TilingPolicy

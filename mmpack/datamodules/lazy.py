@@ -18,7 +18,7 @@ from mmpack.encode import LengthLimit, SampleEncoder
 from mmpack.errors import ConfigError
 from mmpack.indexed import IndexedDataset, OpenIndexed
 from mmpack.layout import Layout
-from mmpack.stats import ErrorBudget
+from mmpack.ledger import ErrorBudget
 from mmpack.stream import OpenSource
 from mmpack.stream.mixed import OpenMix
 from mmpack.tiling import Decode, TileSpec, check_follows

@@ -11,8 +11,8 @@ from mmpack.batch import B, Batch
 from mmpack.datamodules.step_plan import Step, StepPlanner
 from mmpack.dynamic import MicroBatch
 from mmpack.errors import StateError
+from mmpack.ledger import DropLedger
 from mmpack.packing import PackingMeter, PackingMetrics
-from mmpack.stats import DropLedger
 
 STATE_VERSION = 1
 

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from mmpack.errors import ConfigError, DataError, SampleError, WorkerError
 from mmpack.indexed.contract import IndexedDataset
+from mmpack.ledger import DropLedger
 from mmpack.processes import end_with_parent, quiet_fork
 from mmpack.sample import EncodedSample
-from mmpack.stats import DropLedger
 from mmpack.stream.packs import Encoder
 
 INDEX_VERSION = 1

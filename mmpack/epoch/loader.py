@@ -16,9 +16,9 @@ from mmpack.batch import B
 from mmpack.epoch.packs import GlobalPlan, Lanes
 from mmpack.epoch.plan import EpochPlan
 from mmpack.errors import ConfigError, StateError
+from mmpack.ledger import DropLedger
 from mmpack.loader.packs import PackLoader
 from mmpack.loader.workers import Feed
-from mmpack.stats import DropLedger
 
 
 class GlobalPlanLoader(PackLoader[B]):

@@ -14,8 +14,8 @@ from mmpack.epoch.lengths import LengthIndex
 from mmpack.epoch.plan import EpochPlan, PlanConfig, plan_epoch, too_large
 from mmpack.errors import DataError, Reason, SampleError
 from mmpack.indexed.contract import IndexedDataset
+from mmpack.ledger import DropLedger
 from mmpack.sample import EncodedSample, LostSample, PlannedSample
-from mmpack.stats import DropLedger
 from mmpack.stream.packs import Encoder, FillingCollator
 
 

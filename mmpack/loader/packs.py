@@ -17,12 +17,12 @@ from typing import Any, Generic
 from mmpack import state as states
 from mmpack.batch import B, Batch
 from mmpack.errors import ConfigError, StateError
+from mmpack.ledger import DropLedger
 from mmpack.loader.contract import StreamFactory
 from mmpack.loader.equal import EqualSteps, Exchange, sure_turns
 from mmpack.loader.work import Work
 from mmpack.loader.workers import EndOfStream, Feed, InProcessFeed, WorkerFeed
 from mmpack.packing import PackingMeter, PackingMetrics
-from mmpack.stats import DropLedger
 
 
 class PackLoader(Generic[B]):

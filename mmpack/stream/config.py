@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmpack.errors import ConfigError, Reason, SampleError
+from mmpack.ledger import ErrorBudget
 from mmpack.sample import EncodedSample
-from mmpack.stats import ErrorBudget
 from mmpack.stream.selection import DynamicBatching, LengthBuckets, NextFew, Selection
 from mmpack.window import Window
 

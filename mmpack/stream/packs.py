@@ -14,8 +14,9 @@ from typing import Any, Generic, Protocol
 from mmpack.batch import B, B_co
 from mmpack.batch.memory import Allocate, on_heap
 from mmpack.errors import ConfigError, Reason, SampleError, StateError, StorageError
+from mmpack.ledger import DropLedger
 from mmpack.sample import Conversation, EncodedSample, LostSample, PlannedSample
-from mmpack.stats import DropLedger, attention_cost
+from mmpack.stats import attention_cost
 from mmpack.stream.config import StreamConfig
 from mmpack.stream.contract import Drawn, OpenSource, ReadFault, Sample
 from mmpack.stream.selection import Selection

@@ -176,7 +176,7 @@ def test_the_budget_stops_a_stream_and_names_the_reasons(good: Path, tokenizer: 
     from dataclasses import replace
 
     from mmpack.errors import DataError
-    from mmpack.stats import ErrorBudget
+    from mmpack.ledger import ErrorBudget
 
     bad, lost = damaged(good, tmp_path, "missing")
     factory = data_module(bad, tokenizer, **OPTIONS).factory("train", training=True)

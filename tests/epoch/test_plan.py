@@ -18,7 +18,8 @@ from mmpack.epoch.lengths import LengthIndex
 from mmpack.epoch.plan import EpochPlan, PlanConfig, group_size, plan_epoch, shuffled, too_large
 from mmpack.errors import ConfigError
 from mmpack.indexed.permutation import mix64
-from mmpack.stats import DropLedger, balance
+from mmpack.ledger import DropLedger
+from mmpack.stats import balance
 
 
 def index_of(*datasets: list[int], tiles: list[int] | None = None, images: list[int] | None = None) -> LengthIndex:
