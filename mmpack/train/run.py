@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,9 @@ from torch import nn
 
 from mmpack import state as states
 from mmpack.batch import Batch
-from mmpack.cost import CostModel
 from mmpack.errors import ConfigError
 from mmpack.loader import ahead_on
-from mmpack.loader.work import Work
-from mmpack.packing import load_metrics
-from mmpack.stats import balance, count_lengths
+from mmpack.stats import balance
 from mmpack.train.assets import assets_of
 from mmpack.train.checkpoint import (
     BEST_NAME,
@@ -32,6 +28,7 @@ from mmpack.train.checkpoint import (
 )
 from mmpack.train.contract import DataModule, TrainableModel, TrainConfig, TrainResult
 from mmpack.train.metrics import MetricLoggers
+from mmpack.train.observe import StepObserver, cost_of
 from mmpack.train.precision import compute_in
 from mmpack.train.ranks import gathered, of_all_ranks, summed
 from mmpack.train.records import append_record, cut_records
@@ -92,10 +89,9 @@ class _Run:
         self._val_loss: float | None = None
         self._best: dict[str, float] | None = None  # step and loss of the best validation
         self._assets = assets_of(data, model, config)
-        self._capacity: int | None = getattr(data, "pack_capacity", None)
         self._loggers: MetricLoggers | None = None
         self._watch = SlowDataWatch(None)
-        self._work = Work()  # behind the last step
+        self._observer = StepObserver(None, None)
 
     def run(self) -> TrainResult:
         started = time.perf_counter()
@@ -103,7 +99,9 @@ class _Run:
         self.config.output_dir.mkdir(parents=True, exist_ok=True)
         self._resume()
         self._loggers = MetricLoggers(self.config, active=self.is_first_rank)
-        self._watch = SlowDataWatch(self.data.train_dataloader())
+        loader: Any = self.data.train_dataloader()
+        self._watch = SlowDataWatch(loader)
+        self._observer = StepObserver(loader, getattr(self.data, "pack_capacity", None))
         steps = training_steps(self.data, self.config.last_epoch)
         while self.step != self.config.max_steps and self._train_step(steps):
             if self._due(self.config.val_check_interval):
@@ -152,15 +150,14 @@ class _Run:
 
     def _train_step(self, steps: Iterator[list[Batch]]) -> bool:
         """One step; False if the data has ended."""
-        loader: Any = self.data.train_dataloader()
-        depth = getattr(loader, "num_ready", 0)
+        self._observer.begin()
         begun = time.perf_counter()
         batches = next(steps, None)
         if batches is None:
             return False
         waited = time.perf_counter() - begun
         weight = float(sum(batch.loss_weight.sum() for batch in batches))
-        weights, costs = of_all_ranks([weight, self._cost(batches)])
+        weights, costs = of_all_ranks([weight, cost_of(batches)])
         total_weight = torch.tensor(sum(weights))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -179,10 +176,16 @@ class _Run:
         self.step += 1
         loss = float(summed(torch.tensor(loss_sum)) / total_weight.clamp(min=1e-8))
         self._losses.append(loss)
-        record = self._step_record(batches, loss, time.perf_counter() - begun, waited)
+        record = {
+            "kind": "step",
+            "step": self.step,
+            "loss": loss,
+            **self._observer.record(batches, seconds=time.perf_counter() - begun, waited=waited),
+            "max_to_mean_cost": balance([costs]),
+        }
         if (warning := self._watch.step(waited, record["step_s"])) is not None:
             _log.warning("step %d: %s", self.step, warning)
-        self._record(record | {"max_to_mean_cost": balance([costs]), "queue_depth": depth, **self._pack_times(loader)})
+        self._record(record)
         return True
 
     def _share_gradients(self) -> None:
@@ -193,58 +196,6 @@ class _Run:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
-
-    def _step_record(self, batches: list[Batch], loss: float, seconds: float, waited: float) -> Record:
-        real = sum(batch.num_real_tokens for batch in batches)
-        positions = sum(batch.num_tokens for batch in batches)
-        return {
-            "kind": "step",
-            "step": self.step,
-            "loss": loss,
-            "num_packs": len(batches),
-            "num_samples": sum(batch.num_samples for batch in batches),
-            "num_tokens": real,
-            "num_positions": positions,
-            "num_loss_tokens": sum(batch.num_loss_tokens for batch in batches),
-            "num_tiles": sum(int(batch.pixels.shape[0]) for batch in batches),
-            "sum_len_squared": sum(batch.sum_len_squared for batch in batches),
-            "useful_tokens_per_s": real / seconds,
-            "step_s": seconds,
-            "wait_s": waited,
-            **self._packing(batches),
-            "lengths": count_lengths(chain.from_iterable(batch.sample_lengths for batch in batches)),
-            "drops": self._drops(),
-        }
-
-    def _pack_times(self, loader: Any) -> dict[str, float]:
-        """Mean CPU and time that making one of the step's packs took, where the loader knows."""
-        work = getattr(loader, "work", None)
-        if work is None:
-            return {}
-        done, self._work = work.since(self._work), work.copy()
-        count = max(1, done.num_packs)
-        return {"pack_cpu_s": done.cpu_s / count, "pack_wall_s": done.wall_s / count}
-
-    def _cost(self, batches: list[Batch]) -> float:
-        """What the step's batches cost this rank, by the cost model's defaults: what ranks are balanced by."""
-        positions, tiles = (sum(b.num_tokens for b in batches), sum(int(b.pixels.shape[0]) for b in batches))
-        return float(CostModel().costs(positions, sum(batch.sum_len_squared for batch in batches), tiles))
-
-    def _packing(self, batches: list[Batch]) -> dict[str, float]:
-        """How well this rank's batches of the step are filled, in the numbers of NeMo-RL's packers."""
-        positions = [self._capacity or batch.num_tokens for batch in batches]
-        metrics = load_metrics(
-            [batch.num_real_tokens for batch in batches],
-            positions,
-            num_sequences=sum(batch.num_samples for batch in batches),
-        )
-        names = ("bin_utilization", "waste_ratio", "bin_balance", "packing_efficiency")
-        return {name: getattr(metrics, name) for name in names}
-
-    def _drops(self) -> Any:
-        """What this rank's data has left out so far: dataset -> reason -> count and first keys."""
-        ledger = getattr(self.data.train_dataloader(), "drops", None)
-        return {} if ledger is None else ledger.to_dict()
 
     def _validate(self) -> None:
         self.model.eval()
