@@ -216,9 +216,14 @@ def test_a_changed_setting_is_named(energon_dataset: Path, tokenizer: Any) -> No
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_stream_whose_state_is_damaged_is_named(energon_dataset: Path, tokenizer: Any, num_workers: int) -> None:
     _, saved = run_and_save(energon_dataset, tokenizer, 4, num_streams=2)
-    for held in ({}, {**saved[-1]["streams"]["1"], "window": None}):
+    whole = saved[-1]["streams"]["1"]
+    for held, told in (
+        ({}, "streams.1 lacks 'stream'"),
+        ({**whole, "window": None}, r"streams\.1\.window=None"),
+        ({**whole, "recent_losses": [["a"]]}, "the state of stream 1 is damaged"),
+    ):
         state = {**saved[-1], "streams": {**saved[-1]["streams"], "1": held}}
         module = data_module(energon_dataset, tokenizer, num_streams=2, num_workers=num_workers)
-        module.load_state_dict(state)
-        with pytest.raises(StateError, match="the state of stream 1 is damaged"):
+        with pytest.raises(StateError, match=told):
+            module.load_state_dict(state)
             list(itertools.islice(module.train_dataloader(), 2))

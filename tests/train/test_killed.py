@@ -18,7 +18,7 @@ from mmpack.train import load_checkpoint, newest_checkpoint
 from tests.llm.texts import write_sets
 
 ROOT = Path(__file__).parents[2]
-NOISE = ("step_s", "wait_s", "useful_tokens_per_s")
+NOISE = ("step_s", "wait_s", "useful_tokens_per_s", "queue_depth", "pack_cpu_s", "pack_wall_s")
 
 
 @pytest.fixture(scope="module")
