@@ -224,6 +224,10 @@ def test_a_stream_whose_state_is_damaged_is_named(energon_dataset: Path, tokeniz
     ):
         state = {**saved[-1], "streams": {**saved[-1]["streams"], "1": held}}
         module = data_module(energon_dataset, tokenizer, num_streams=2, num_workers=num_workers)
-        with pytest.raises(StateError, match=told):
+
+        def go_on(module: Any = module, state: Any = state) -> None:
             module.load_state_dict(state)
             list(itertools.islice(module.train_dataloader(), 2))
+
+        with pytest.raises(StateError, match=told):
+            go_on()
