@@ -167,3 +167,77 @@ def test_what_cannot_be_is_refused():
         batch.reorder_data([0, 0, 1, 2, 3, 4, 5, 6])
     with pytest.raises(ConfigError, match="one row a sequence"):
         BatchedDataDict({"a": [1], "b": torch.ones(2)}).shard_by_batch_size(1)
+
+
+PACK = {"max_tokens_per_microbatch": 8}
+WRONG = {
+    "made of list": (lambda b: BatchedDataDict([1, 2]), "made of list"),  # type: ignore[arg-type]
+    "scalar": (lambda b: BatchedDataDict({"a": 3}).size, "entry 'a' is of kind int"),
+    "no dimension": (lambda b: BatchedDataDict({"a": torch.tensor(3)}).shard_by_batch_size(1), "without dimensions"),
+    "no lengths": (
+        lambda b: BatchedDataDict({**b, "input_lengths": None}).shard_by_batch_size(1, sequence_packing_args=PACK),
+        "entry 'input_lengths' is of kind NoneType",
+    ),
+    "ids of one dimension": (
+        lambda b: b.shard_by_batch_size(1, dynamic_batching_args={**PACK, "input_key": "input_lengths"}),
+        r"entry 'input_lengths' is a tensor \(3,\)",
+    ),
+    "ids a list": (
+        lambda b: b.shard_by_batch_size(1, dynamic_batching_args={**PACK, "input_key": "idx"}),
+        "entry 'idx' is list",
+    ),
+    "a key that is none": (
+        lambda b: b.shard_by_batch_size(1, dynamic_batching_args={**PACK, "input_key": [1]}),
+        r"has no \[1\]",
+    ),
+    "arguments": (lambda b: b.shard_by_batch_size(1, sequence_packing_args=8), "sequence_packing_args=8"),
+    "budget": (
+        lambda b: b.shard_by_batch_size(1, sequence_packing_args={"max_tokens_per_microbatch": "8"}),
+        "max_tokens_per_microbatch='8'",
+    ),
+    "global batch behind the last": (lambda b: b.get_batch(3, 1), "batch_idx has 3; whole numbers from 0 to 2"),
+    "global batch below 0": (
+        lambda b: b.shard_by_batch_size(1, sequence_packing_args=PACK)[0][0].get_batch(-1),
+        "batch_idx has -1",
+    ),
+    "rows cut": (lambda b: b.truncate_tensors(0, 1), "dim=0"),
+    "rows cut from behind": (
+        lambda b: b.shard_by_batch_size(1, dynamic_batching_args={**PACK, "sequence_length_round": 1})[0][
+            0
+        ].make_microbatch_iterator_with_dynamic_shapes(-1),
+        "sequence_dim=-1",
+    ),
+    "a length below 0": (lambda b: b.truncate_tensors(1, -1), "truncated_len=-1"),
+    "a row that is none": (lambda b: b.select_indices([-1]), "indices has -1; whole numbers from 0 to 2"),
+    "rows by name": (lambda b: b.select_indices(["a"]), "indices has 'a'"),
+    "rows that are none": (lambda b: b.reorder_data(None), "NoneType in place of a list"),
+    "slice": (lambda b: b.slice("a", 1), "start='a'"),
+    "join of one": (lambda b: BatchedDataDict.from_batches(b), "of kind BatchedDataDict"),
+    "join of dimensions": (
+        lambda b: BatchedDataDict.from_batches([{"a": torch.ones(2, 3)}, {"a": torch.ones(2)}]),
+        r"entry 'a' is \[\(2, 3\), \(2,\)\]",
+    ),
+    "join of kinds": (
+        lambda b: BatchedDataDict.from_batches([{"a": torch.ones(2)}, {"a": [1, 2]}]),
+        "entry 'a' is .*list",
+    ),
+    "policy": (lambda b: get_microbatch_iterator(b, {"dynamic_batching": True}, 1), "policy.dynamic_batching=True"),
+    "policy's words": (
+        lambda b: get_microbatch_iterator(b, {"sequence_packing": {"enabled": "false"}}, 1),
+        "policy.sequence_packing=",
+    ),
+    "no policy": (lambda b: get_microbatch_iterator(b, None, 1), "cfg=None"),
+    "no batch": (lambda b: get_microbatch_iterator({}, {}, 1), "data is of kind dict"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_batch_or_no_row_is_named(case: str) -> None:
+    wrong, says = WRONG[case]
+    with pytest.raises(ConfigError, match=says):
+        wrong(batch_of([3, 8, 2], 8))
+
+
+def test_a_section_of_the_policy_that_is_null_is_off() -> None:
+    batches, number = get_microbatch_iterator(batch_of([3, 2], 4), {"dynamic_batching": None}, 1)
+    assert (number, len(list(batches))) == (2, 2)

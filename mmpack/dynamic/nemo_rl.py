@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmpack.dynamic.batches import MicroBatch, dynamic_batches
 from mmpack.dynamic.packed import packed_microbatches
-from mmpack.dynamic.rows import Rows
+from mmpack.dynamic.rows import Rows, check_row
 from mmpack.errors import ConfigError, check_whole, nearest
 
 
@@ -55,6 +55,8 @@ class BatchedDataDict(Rows):
     """
 
     def __init__(self, data: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        if data is not None and not isinstance(data, Mapping):
+            raise ConfigError(f"a batch made of {type(data).__name__}; give a dictionary of tensors and lists")
         super().__init__(data, **more)
         # of each global batch: [start, end) of its micro batches' rows, counted within it, and their lengths in tokens
         self.micro_batch_indices: list[list[list[int]]] | None = None
@@ -117,7 +119,9 @@ class BatchedDataDict(Rows):
         """One global batch of a shard, with its micro batches. `batch_size`: its rows, where the shard has none."""
         if self.elem_counts_per_gb is None or self.micro_batch_indices is None or self.micro_batch_lengths is None:
             rows = check_whole("batch_size", batch_size)
+            check_row("batch_idx", batch_idx, -(-self.size // rows))
             return self.slice(rows * batch_idx, rows * (batch_idx + 1))
+        check_row("batch_idx", batch_idx, len(self.elem_counts_per_gb))
         start = sum(self.elem_counts_per_gb[:batch_idx])
         batch = self.slice(start, start + self.elem_counts_per_gb[batch_idx])
         batch.micro_batch_indices = [self.micro_batch_indices[batch_idx]]
@@ -134,6 +138,7 @@ class BatchedDataDict(Rows):
     def make_microbatch_iterator_with_dynamic_shapes(self, sequence_dim: int = 1) -> Iterator[BatchedDataDict]:
         """The micro batches of dynamic batching, tensors cut along `sequence_dim` to the micro batch's length."""
         lengths, places = self._micro_batches()
+        check_whole("sequence_dim", sequence_dim)
         return (self._cut(start, end, sequence_dim, n) for n, (start, end) in zip(lengths, places, strict=True))
 
     def get_microbatch_iterator_dynamic_shapes_len(self) -> int:
@@ -175,17 +180,23 @@ class BatchedDataDict(Rows):
 
     def _dynamic_plan(self, shards: int, size: int, args: DynamicBatchingArgs) -> list[list[MicroBatch]]:
         _check_names("dynamic_batching_args", args, DynamicBatchingArgs)
+        check_whole("max_tokens_per_microbatch", args["max_tokens_per_microbatch"])
+        key = args.get("input_key", "input_ids")
+        if not isinstance(tokens := self._entry(key), Tensor) or tokens.ndim < 2:
+            met = f"a tensor {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise ConfigError(f"entry {key!r} is {met}; dynamic batching cuts a tensor (B, width, ...): set input_key")
         return dynamic_batches(
             self._lengths(args.get("input_lengths_key", "input_lengths")),
             tokens_per_microbatch=args["max_tokens_per_microbatch"],
             sequence_length_round=args.get("sequence_length_round", 64),
             num_ranks=shards,
             global_batch_size=size or None,
-            max_length=self._entry(args.get("input_key", "input_ids")).shape[1],
+            max_length=tokens.shape[1],
         )
 
     def _packing_plan(self, shards: int, size: int, args: SequencePackingArgs) -> list[list[MicroBatch]]:
         _check_names("sequence_packing_args", args, SequencePackingArgs)
+        check_whole("max_tokens_per_microbatch", args["max_tokens_per_microbatch"])
         return packed_microbatches(
             self._lengths(args.get("input_lengths_key", "input_lengths")),
             capacity=args["max_tokens_per_microbatch"],
@@ -200,8 +211,8 @@ class BatchedDataDict(Rows):
         return lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
 
     def _entry(self, key: str) -> Any:
-        if key not in self.data:
-            raise ConfigError(f"the batch has no {key!r}; {nearest(key, self.data)}")
+        if not isinstance(key, str) or key not in self.data:
+            raise ConfigError(f"the batch has no {key!r}; {nearest(str(key), map(str, self.data))}")
         return self.data[key]
 
 
@@ -215,8 +226,9 @@ def get_microbatch_iterator(
         cfg: ``policy``; of it ``dynamic_batching.enabled`` and ``sequence_packing.enabled`` are read.
         mbs: rows of a micro batch where neither is enabled.
     """
-    dynamic = cfg.get("dynamic_batching", {}).get("enabled", False)
-    packing = cfg.get("sequence_packing", {}).get("enabled", False)
+    if not isinstance(data, BatchedDataDict):
+        raise ConfigError(f"data is of kind {type(data).__name__}; give a BatchedDataDict")
+    dynamic, packing = _enabled(cfg, "dynamic_batching"), _enabled(cfg, "sequence_packing")
     if dynamic and packing:
         raise ConfigError("policy.sequence_packing and policy.dynamic_batching are both enabled; enable one of them")
     if dynamic:
@@ -226,6 +238,17 @@ def get_microbatch_iterator(
         number, _ = data.get_microbatch_iterator_for_packable_sequences_len()
         return data.make_microbatch_iterator_for_packable_sequences(), number
     return data.make_microbatch_iterator(mbs), data.size // mbs
+
+
+def _enabled(cfg: Mapping[str, Any], section: str) -> bool:
+    """Whether a section of ``policy`` is enabled; one that is missing or null is not."""
+    if not isinstance(cfg, Mapping):
+        raise ConfigError(f"cfg={cfg!r}; give the dictionary under policy")
+    settings = cfg.get(section)
+    enabled = settings.get("enabled", False) if isinstance(settings, Mapping) else settings
+    if settings is not None and not (isinstance(settings, Mapping) and isinstance(enabled, bool)):
+        raise ConfigError(f"policy.{section}={settings!r}; give a dictionary whose `enabled` is true or false")
+    return bool(enabled)
 
 
 def _check_division(total: int, size: int, shards: int, uneven: bool, batch_size: int | None, packing: bool) -> None:
@@ -242,6 +265,8 @@ def _check_division(total: int, size: int, shards: int, uneven: bool, batch_size
 
 
 def _check_names(name: str, given: Mapping[str, Any], allowed: type) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name}={given!r}; give a dictionary with max_tokens_per_microbatch")
     known = allowed.__annotations__
     for key in given:
         if key not in known:
