@@ -54,6 +54,8 @@ class ResumeConfig:
     tokenizer: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.subjects or len(set(self.subjects)) < len(self.subjects):
+            raise ConfigError(f"subjects={list(self.subjects)}; give at least one of {list(SUBJECTS)}, each once")
         for name in self.subjects:
             if name not in SUBJECTS:
                 raise ConfigError(f"subjects: unknown subject {name!r}; {nearest(name, SUBJECTS)}")

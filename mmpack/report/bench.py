@@ -11,6 +11,7 @@ from typing import Any
 
 from mmpack.errors import ConfigError
 from mmpack.report.bars import bars, stacked
+from mmpack.report.lines import check_measurement
 from mmpack.report.page import facts, page
 
 _RATIOS = ("times_", "target_")  # of other metrics: they stand behind the bars
@@ -43,6 +44,8 @@ def read_bench(path: Path) -> BenchFacts | None:
         return None
     if not records or not all(isinstance(record, dict) and {"bench", "metrics"} <= record.keys() for record in records):
         return None
+    for number, record in enumerate(records, start=1):
+        check_measurement(record, f"{path}, record {number}")
     return BenchFacts(records=records)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from mmpack.errors import ConfigError
 from mmpack.report.bars import columns
+from mmpack.report.lines import check_record, read_lines
 from mmpack.report.page import facts, page
 
 Series = list[tuple[float, float]]  # (step, value)
@@ -49,13 +50,12 @@ def read_run(records: Path) -> RunFacts:
 
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The records of a ``train.jsonl``. Raises ConfigError if it is not one."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as records of a run: {error}") from None
+    lines = read_lines(path)
+    records = [record for _, record in lines]
     if not any(isinstance(record, dict) and record.get("kind") == "step" for record in records):
-        raise ConfigError(f"{path} holds no step of a training run")
+        raise ConfigError(f"{path} holds no step of a training run; give a train.jsonl, or what bench --json printed")
+    for where, record in lines:
+        check_record(record, where)
     return records
 
 
@@ -144,7 +144,12 @@ def _chart(
     title: str, lines: Sequence[tuple[str, str, Series]], *, low: float | None = None, high: float | None = None
 ) -> str:
     """A line chart as inline SVG: (name, colour, points) each, axes labelled at their ends."""
-    lines = [line for line in lines if line[2]]
+    drawn = [(name, color, [p for p in points if math.isfinite(p[1])]) for name, color, points in lines]
+    missing = sum(len(line[2]) for line in lines) - sum(len(line[2]) for line in drawn)
+    note = f"<p>{missing} values are no finite numbers and are not drawn.</p>" if missing else ""
+    lines = [line for line in drawn if line[2]]
+    if not lines:
+        return f'<h2>{html.escape(title)}</h2><div class="card">{note}</div>'
     xs = [x for _, _, points in lines for x, _ in points]
     ys = [y for _, _, points in lines for _, y in points]
     bottom = min(ys) if low is None else low
@@ -179,7 +184,7 @@ def _chart(
     drawing = (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(title)}">{"".join(shapes)}</svg>'
     )
-    return f'<h2>{html.escape(title)}</h2><div class="card">{drawing}</div>'
+    return f'<h2>{html.escape(title)}</h2><div class="card">{drawing}{note}</div>'
 
 
 def round_top(value: float) -> float:

@@ -54,6 +54,8 @@ def test_the_shipped_file_names_every_subject(mix: Path) -> None:
     ("settings", "named"),
     [
         ({"subjects": ["mmpak"]}, "did you mean 'mmpack'"),
+        ({"subjects": []}, "at least one of"),
+        ({"subjects": ["mmpack", "mmpack"]}, "each once"),
         ({"packs_before": 0}, "at least 1"),
         ({"pack_before": 1}, "did you mean 'packs_before'"),
         ({"data": "nowhere"}, "make_bench_mix.py nowhere"),

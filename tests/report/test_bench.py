@@ -103,3 +103,19 @@ def test_nothing_measured_is_no_picture(tmp_path: Path) -> None:
     assert "absent" in parse(bench_html(found)).text
     with pytest.raises(ConfigError, match="none of the records"):
         bench_png(found, tmp_path / "x.png")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"case": ["c"]}, r"record 1: case=\['c'\]"),
+        ({"versions": []}, r"record 1: versions=\[\]"),
+        ({"metrics": {"a": "<i>"}}, "record 1: metric a='<i>'"),
+        ({"metrics": {"a": float("nan")}}, "record 1: metric a=nan is no finite number"),
+    ],
+)
+def test_what_bench_does_not_print_is_named(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    path = tmp_path / "bench.jsonl"
+    path.write_text(json.dumps(json.loads(record("s", {"a": 1.0})) | changes), encoding="utf-8")
+    with pytest.raises(ConfigError, match=says):
+        read_bench(path)

@@ -89,3 +89,34 @@ def test_what_is_no_run_is_refused(text: str, tmp_path: Path) -> None:
         read_run(tmp_path / "train.jsonl")
     with pytest.raises(ConfigError):
         read_run(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"kind": "step", "st', "line 2 cannot be read .* cut short"),
+        ("[1]\n", "line 2 is no record of a training run"),
+        ('{"bench": "packers"}\n', "line 2 is no record of a training run"),
+        (json.dumps(step(2, loss=[1])) + "\n", r"line 2: loss=\[1\] of a step is no number"),
+        (json.dumps(step(2, step="<b>")) + "\n", "line 2: step='<b>'"),
+        (json.dumps(step(2, step_s=0)) + "\n", "step_s, num_positions and num_packs must be above 0"),
+        (json.dumps(step(2, drops=3)) + "\n", "'drops' or 'lengths'"),
+        (json.dumps(step(2, lengths={"x": 1})) + "\n", "'drops' or 'lengths'"),
+        ('{"kind": "val", "step": 2}\n', "val_loss=None of a val"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps(step(1)) + "\n" + line)
+    with pytest.raises(ConfigError, match=says):
+        read_run(path)
+
+
+def test_losses_of_a_run_that_diverged_are_counted_and_the_others_drawn(records: Path) -> None:
+    records.write_text("".join(json.dumps(step(n, loss=x)) + "\n" for n, x in ((1, 5.0), (2, float("nan")))))
+    page = run_html(read_run(records))
+    parse(page)
+    assert "1 values are no finite numbers" in page
+    assert "nan," not in page
+    assert ",nan" not in page
+    assert "nan" in page  # the head says how it ended
