@@ -58,3 +58,14 @@ def test_nemo_names_are_the_same_objects() -> None:
 
     for name in vlm.__all__:
         assert getattr(vlm, name) is getattr(cook if name.startswith("register_") else datamodules, name)
+
+
+def test_the_module_is_the_command() -> None:
+    helped = subprocess.run([sys.executable, "-m", "mmpack", "--help"], capture_output=True, text=True, timeout=120)
+    assert helped.returncode == 0
+    assert "convert" in helped.stdout
+    refused = subprocess.run(
+        [sys.executable, "-m", "mmpack", "check", "no/such"], capture_output=True, text=True, timeout=120
+    )
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("mmpack: ")

@@ -260,7 +260,8 @@ def _check_division(total: int, size: int, shards: int, uneven: bool, batch_size
         raise ConfigError(f"{size} sequences a global batch for {shards} shards; each needs one at least")
     if not (uneven or packing) and size % shards:
         raise ConfigError(
-            f"{size} sequences a global batch do not divide by shards={shards}; choose a batch_size that does"
+            f"{size} sequences a global batch do not divide by shards={shards}; choose a batch_size that does, or "
+            "without dynamic_batching_args one global batch and allow_uneven_shards=True"
         )
 
 
