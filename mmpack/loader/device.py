@@ -8,6 +8,7 @@ from typing import Any, Generic
 import torch
 
 from mmpack.batch import B
+from mmpack.errors import ConfigError
 
 
 def ahead_on(batches: Iterable[B], device: torch.device | str) -> Iterator[B]:
@@ -17,7 +18,7 @@ def ahead_on(batches: Iterable[B], device: torch.device | str) -> Iterator[B]:
     stream that asks for a batch waits for its copy and no longer. Elsewhere batches are moved as they are asked for,
     and none is taken ahead.
     """
-    place = torch.device(device)
+    place = _device(device)
     if place.type != "cuda":
         for batch in batches:
             moved: Any = batch.to(place)
@@ -37,6 +38,18 @@ def ahead_on(batches: Iterable[B], device: torch.device | str) -> Iterator[B]:
         yield _arrived(*waiting, place)
 
 
+def _device(device: Any) -> torch.device:
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ConfigError(
+            f"device={device!r} is no device of torch; give one such as 'cuda', 'cuda:1' or 'cpu'"
+        ) from None
+    if place.type == "cuda" and (place.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"device={str(place)!r}, but {count} GPUs are visible to torch; give another, or 'cpu'")
+    return place
+
+
 def _arrived(batch: B, done: Any, place: torch.device) -> B:
     current = torch.cuda.current_stream(place)
     current.wait_event(done)
@@ -51,10 +64,15 @@ class DeviceLoader(Generic[B]):
     Args:
         loader: a training loader of one of the data modules.
         device: where the batches are wanted.
+
+    Raises:
+        ConfigError: `loader` is none of a data module's, or `device` is none that this machine has.
     """
 
     def __init__(self, loader: Any, device: torch.device | str) -> None:
-        self.loader, self.device = loader, torch.device(device)
+        if not hasattr(loader, "confirm"):
+            raise ConfigError(f"loader is of kind {type(loader).__name__}; give a data module's train_dataloader()")
+        self.loader, self.device = loader, _device(device)
 
     def __iter__(self) -> Iterator[B]:
         self.loader.confirming = True

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from mmpack.errors import ConfigError
 from mmpack.loader import DeviceLoader, ahead_on
 from tests.conftest import data_module, digest
 
@@ -66,3 +67,14 @@ def test_on_a_gpu_one_batch_is_sent_ahead(energon_dataset: Path, tokenizer: Any)
         assert batch.pixels.is_cuda
         assert len(taken) == number + 2
         assert digest(batch.to("cpu")) == taken[number]
+
+
+@pytest.mark.parametrize("device", ["foo", None, "cuda:99"])
+def test_a_device_that_is_none_here_is_named(device: Any) -> None:
+    with pytest.raises(ConfigError, match=f"device='?{device}"):
+        next(ahead_on([], device))
+
+
+def test_what_is_no_loader_is_named() -> None:
+    with pytest.raises(ConfigError, match="loader is of kind list"):
+        DeviceLoader([], "cpu")
