@@ -99,7 +99,7 @@ class Layout:
         64
         """
         if fp8_recipe is not None:
-            if fp8_recipe not in FP8_MULTIPLES:
+            if not isinstance(fp8_recipe, str) or fp8_recipe not in FP8_MULTIPLES:
                 raise ConfigError(f"fp8_recipe={fp8_recipe!r}; {nearest(str(fp8_recipe), FP8_MULTIPLES)}")
             if fp8_multiple != 1:
                 raise ConfigError(f"fp8_multiple={fp8_multiple} beside fp8_recipe={fp8_recipe!r}; give one of them")

@@ -272,3 +272,9 @@ def rope_indexes() -> list[Any]:
             )
             found.append(getattr(transformers, f"{name}Model")(config).get_rope_index)
     return found
+
+
+@pytest.mark.parametrize("recipe", [[], {}, 3])
+def test_a_recipe_that_is_no_name_is_refused(recipe: object) -> None:
+    with pytest.raises(ConfigError, match="fp8_recipe="):
+        Layout.for_parallelism(fp8_recipe=recipe)  # type: ignore[arg-type]
