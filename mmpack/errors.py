@@ -38,6 +38,7 @@ class Reason(StrEnum):
     IMAGE_ZERO_SIZE = "image_zero_size"
     IMAGE_ASPECT = "image_aspect"
     IMAGE_UNSUPPORTED = "image_unsupported"
+    VIDEO_FRAMES_UNSET = "video_frames_unset"  # a video, and no setting for its frames: not a fault of the data
     # its place in a pack
     OVERSIZE = "oversize"  # longer than the limit and the policy is to drop
     TRUNCATED = "truncated"  # cut to the limit (kept, but changed)

@@ -20,7 +20,7 @@ from mmpack.energon.remote import local, shown
 from mmpack.energon.source import EnergonSource
 from mmpack.engine import Engine, check_engine, open_engine, tick
 from mmpack.errors import ConfigError, Reason, SampleError
-from mmpack.images import decode_image, image_size
+from mmpack.images import decode_image, image_size, video_format
 from mmpack.indexed import LlavaFile, open_pictures
 from mmpack.layout import Layout
 from mmpack.ledger import CHOSEN
@@ -254,6 +254,9 @@ def _counting(encoder: SampleEncoder) -> SampleEncoder:
 def _look(sample: Conversation, config: CheckConfig, encoder: SampleEncoder, counts: Counts) -> None:
     """Counts a good sample. Raises SampleError for a bad one, which names the picture if it is one's fault."""
     for picture in sample.pictures:
+        if encoder.video_frames is None and video_format(picture.data) is not None:
+            detail = f"{picture.name}: a video; say how many frames to take with video_frames"
+            raise SampleError(Reason.VIDEO_FRAMES_UNSET, detail)
         try:
             if config.deep:
                 decode_image(picture.data)

@@ -12,7 +12,7 @@ from mmpack.cli import lengths
 from mmpack.cli.show import print_json, print_table, progress, say
 from mmpack.config import package_path, read_config
 from mmpack.energon.store import is_remote, url_of
-from mmpack.errors import ConfigError
+from mmpack.errors import ConfigError, Reason
 
 _BAR = 40  # characters of the longest bar
 
@@ -51,6 +51,13 @@ def run(
         raise ConfigError("--length-index needs an Energon dataset, and --config: the file that training will use")
     with progress("checking") as advance:
         report = check(settings, lambda done, total: advance(done, total, ""))
+    unset = [sample for sample in report.counts.bad if sample.reason is Reason.VIDEO_FRAMES_UNSET]
+    if leave_out and unset:
+        raise ConfigError(
+            f"--quarantine: {len(unset)} samples hold videos, and how many frames to take is not set, so nothing was "
+            f"left out; check with --config FILE --set data.video_frames=8 (the first is {unset[0].key!r}: "
+            f"{unset[0].detail})"
+        )
     written = quarantine(report.counts.bad) if leave_out else []
     if html is not None:
         from mmpack.report.check import check_html

@@ -121,7 +121,7 @@ class SampleEncoder:
     def _frames(self, video: Picture) -> list[Picture]:
         try:
             if self.video_frames is None:
-                raise SampleError(Reason.IMAGE_UNSUPPORTED, "a video; say how many frames to take with video_frames")
+                raise SampleError(Reason.VIDEO_FRAMES_UNSET, "a video; say how many frames to take with video_frames")
             header = video_header(video.data)
         except SampleError as error:
             raise SampleError(error.reason, f"video {video.name!r}: {error.detail}") from None

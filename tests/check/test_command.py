@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,25 @@ def cut_last_shard(good: Path, folder: Path) -> Path:
     shard = sorted(bad.glob("train-*.tar"))[-1]
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size - 11_000])
     return bad
+
+
+def test_videos_without_a_setting_for_them_are_told_and_never_left_out(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "energon"
+    shutil.copytree(good, path)
+    shard = sorted(path.glob("train-*.tar"))[0]
+    with tarfile.open(shard) as tar:
+        picture = next(member for member in tar if member.name.endswith((".jpg", ".png")))
+    data = bytearray(shard.read_bytes())
+    data[picture.offset_data : picture.offset_data + 12] = b"\0\0\0\x20ftypisom"
+    shard.write_bytes(data)
+    before = (path / ".nv-meta" / "split.yaml").read_bytes()
+    assert call(path, as_json=True) == 1
+    assert json.loads(capsys.readouterr().out)["faults"]["video_frames_unset"]["count"] == 1
+    with pytest.raises(ConfigError, match=r"1 samples hold videos.*data\.video_frames=8"):
+        call(path, leave_out=True)
+    assert (path / ".nv-meta" / "split.yaml").read_bytes() == before
 
 
 def test_clean_data_gives_0(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
