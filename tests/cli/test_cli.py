@@ -175,7 +175,7 @@ def test_bench_prints_a_table_and_records(folder: Path) -> None:
         (("inspect", "c.yaml", "--pack", "-1"), "counted from 0"),
         (("inspect", "c.yaml", "--pack", "9999", "--split", "val"), "fewer packs"),
         (("inspect", "c.yaml", "--split", "vall"), "did you mean 'val'"),
-        (("report", "c.yaml"), "cannot be read as records"),
+        (("report", "c.yaml"), "cannot be read as a record"),
         (("report", "run/none.jsonl", "--set", "titel=x"), "did you mean 'title'"),
         (("convert", "a.json"), "DST is missing"),
         (("convert", "none.json", "out"), "none.json"),

@@ -143,7 +143,7 @@ def test_without_a_choice_of_frames_the_sample_is_left_out(tokenizer: Any) -> No
         SampleError, match=r"video 'a\.mp4': a video; say how many frames to take with video_frames"
     ) as e:
         make_encoder(tokenizer, None).encode(asked(Picture(name="a.mp4", data=film(3))))
-    assert e.value.reason is Reason.IMAGE_UNSUPPORTED
+    assert e.value.reason is Reason.VIDEO_FRAMES_UNSET
 
 
 def test_damage_is_a_fault_of_the_sample(tokenizer: Any) -> None:
